@@ -9,7 +9,7 @@ if ! command -v cargo-llvm-cov >/dev/null 2>&1; then
   exit 1
 fi
 
-crates="protocol connection carrier remote client centre centre-postgres centre-sqlite server"
+crates="protocol connection carrier remote client centre centre-postgres centre-sqlite server-config server"
 packages=()
 for crate in $crates; do
   packages+=(-p "tidewater-$crate")
@@ -22,7 +22,7 @@ cargo llvm-cov --no-report --locked --ignore-run-fail "${packages[@]}" "$@"
 # missed, share.
 cargo llvm-cov report --ignore-filename-regex '(/tests/|/tests\.rs|/scripted\.rs)' |
   awk '
-    match($1, /(protocol|connection|carrier|remote|client|centre|centre-postgres|centre-sqlite|server)\/src\//) {
+    match($1, /(protocol|connection|carrier|remote|client|centre|centre-postgres|centre-sqlite|server-config|server)\/src\//) {
       crate = substr($1, RSTART, RLENGTH - 5)
       lines[crate] += $8; missed[crate] += $9
       all += $8; all_missed += $9

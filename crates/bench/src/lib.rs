@@ -48,6 +48,7 @@ pub mod report;
 mod scenario;
 mod server;
 pub mod spread;
+mod sql_name;
 mod supervisor;
 mod table;
 mod way;

@@ -17,7 +17,7 @@ use tidewater_carrier::Compression;
 use tidewater_centre::CentreError;
 use tidewater_client::ClientError;
 use tidewater_protocol::Code;
-use tidewater_server::ServerError;
+use tidewater_server::{ConfigError, ServerError};
 use tidewater_terminal::{
     CommandOutcome, Failure, Interrupt, output, run_program, with_exit_codes,
 };
@@ -584,6 +584,9 @@ fn failure(error: anyhow::Error) -> Failure {
     }
     let message = format!("{error:#}");
     if let Some(error) = error.downcast_ref::<CentreError>() {
+        return Failure::new(error.code(), message, error.hint());
+    }
+    if let Some(error) = error.downcast_ref::<ConfigError>() {
         return Failure::new(error.code(), message, error.hint());
     }
     if let Some(error) = error.downcast_ref::<ServerError>() {

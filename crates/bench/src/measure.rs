@@ -9,14 +9,6 @@ use crate::gate::{GroupReport, Moved, Retry, Sync, Task};
 use crate::options::Tracking;
 use crate::report::{Cpu, Distribution, Operation, Phases, Point, Run, RunClock};
 
-/// The four timed syncs, in the order in which the database ends as it began.
-pub(crate) const ALL: [Operation; 4] = [
-    Operation::Download,
-    Operation::Update,
-    Operation::Delete,
-    Operation::Insert,
-];
-
 /// Below this, the whole milliseconds of the server's history are off by more than a hundredth.
 const COARSE_SECONDS: f64 = 0.2;
 

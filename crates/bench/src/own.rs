@@ -10,10 +10,10 @@ use anyhow::Context;
 use rusqlite::types::ValueRef;
 use rusqlite::{Connection, OpenFlags, Row, params_from_iter};
 
-use crate::driver::quoted;
 use crate::error::BadInput;
 use crate::gate::{Cell, PendingTable, Reference};
 use crate::options::Options;
+use crate::sql_name::quoted;
 
 /// See the module.
 pub(crate) struct Own {

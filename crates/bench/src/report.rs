@@ -73,6 +73,14 @@ pub enum Operation {
 }
 
 impl Operation {
+    /// The four timed syncs, in the order in which the database ends as it began.
+    pub(crate) const TIMED: [Operation; 4] = [
+        Operation::Download,
+        Operation::Update,
+        Operation::Delete,
+        Operation::Insert,
+    ];
+
     /// Its name in JSON.
     pub fn name(self) -> &'static str {
         match self {

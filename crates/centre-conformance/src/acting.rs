@@ -1,8 +1,8 @@
 //! What foreign keys do to rows of the same upload.
 
 use crate::fixture::Fixture;
-use crate::remote::{Remote, delete};
-use crate::world::{World, everyone};
+use crate::remote::{TestRemote, delete};
+use crate::world::{DeployedCentre, everyone};
 
 const STAFF: &str = "CREATE TABLE emp (id INTEGER NOT NULL PRIMARY KEY,
        boss INTEGER REFERENCES emp ON DELETE SET NULL, name VARCHAR(9));
@@ -14,8 +14,8 @@ const STAFF: &str = "CREATE TABLE emp (id INTEGER NOT NULL PRIMARY KEY,
 
 /// The first delete does something to the others' rows: nobody else has won.
 pub async fn rows_that_refer_to_each_other_are_deleted_together<F: Fixture>() {
-    let world = World::<F>::new(STAFF, ["emp", "badge"].map(everyone).to_vec()).await;
-    let mut anna = Remote::synced(&world, "anna").await;
+    let world = DeployedCentre::<F>::new(STAFF, ["emp", "badge"].map(everyone).to_vec()).await;
+    let mut anna = TestRemote::synced(&world, "anna").await;
     // Somebody else has changed one of them.
     world
         .execute("UPDATE emp SET name = 'other' WHERE id = 4")
@@ -47,8 +47,8 @@ pub async fn many_rows_that_refer_to_one_are_deleted_with_it<F: Fixture>() {
          INSERT INTO emp VALUES (1, NULL, 'x'); INSERT INTO emp VALUES {}",
         rows.join(", ")
     );
-    let world = World::<F>::new(&ddl, vec![everyone("emp")]).await;
-    let mut anna = Remote::synced(&world, "anna").await;
+    let world = DeployedCentre::<F>::new(&ddl, vec![everyone("emp")]).await;
+    let mut anna = TestRemote::synced(&world, "anna").await;
     let mut changes = vec![delete("emp", "1|NULL|x")];
     changes.extend((2..=COUNT).map(|id| delete("emp", &format!("{id}|1|x"))));
     let result = anna.upload(&changes).await;

@@ -1,17 +1,17 @@
 //! The server's records: users, remotes, credentials, history, figures.
 
 use tidewater_centre::records::{
-    ConflictFilter, IncidentKind, IncidentRecord, Proven, RemoteRecord, Retention, ShutOut,
-    SigningKey, SyncRecord, UserRecord,
+    ConflictFilter, IncidentKind, IncidentRecord, ProvenIdentity, RemoteRecord, RetentionTimes,
+    ShutOutReason, SigningKey, SyncRecord, UserRecord,
 };
 use tidewater_protocol::RemoteId;
 
 use crate::fixture::Fixture;
-use crate::remote::{Remote, insert, session_state, update};
-use crate::world::{NOW_MS, PUBLICATION, SHOP_DDL, World, asked, shop};
+use crate::remote::{TestRemote, insert, session_state, update};
+use crate::world::{DeployedCentre, NOW_MS, PUBLICATION, SHOP_DDL, asked, shop};
 
-async fn world<F: Fixture>() -> World<F> {
-    World::new(SHOP_DDL, shop()).await
+async fn world<F: Fixture>() -> DeployedCentre<F> {
+    DeployedCentre::new(SHOP_DDL, shop()).await
 }
 
 pub fn user(name: &str) -> UserRecord {
@@ -20,7 +20,7 @@ pub fn user(name: &str) -> UserRecord {
         password_hash: "$argon2id$x".into(),
         disabled: false,
         created_ms: NOW_MS,
-        proven: Proven::default(),
+        proven: ProvenIdentity::default(),
     }
 }
 
@@ -124,7 +124,7 @@ pub async fn remotes_and_credentials_are_kept<F: Fixture>() {
 pub async fn a_removed_user_takes_remotes_and_subscriptions_with_him<F: Fixture>() {
     let world = world::<F>().await;
     world.centre.add_user(&user("anna")).await.unwrap();
-    let mut anna = Remote::synced(&world, "anna").await;
+    let mut anna = TestRemote::synced(&world, "anna").await;
     let record = RemoteRecord {
         id: anna.id,
         ..remote(1, "anna")
@@ -186,7 +186,7 @@ pub async fn syncs_are_remembered_and_forgotten_in_time<F: Fixture>() {
     assert_eq!(remotes[0].last_sync_ms, NOW_MS + 23 + 12);
     // Of those since it compared everything, that did not fail.
     assert_eq!(remotes[0].unverified, 3);
-    let retention = Retention {
+    let retention = RetentionTimes {
         log_ms: 1000,
         history_ms: 10,
         conflicts_ms: 1000,
@@ -223,7 +223,7 @@ pub async fn incidents_are_remembered_and_forgotten_in_time<F: Fixture>() {
     let expected = IncidentKind::ALL.into_iter().zip([9, 8, 8]);
     assert_eq!(counts, expected.collect::<Vec<_>>());
     assert!(status.syncs.iter().all(|sync| sync.incidents.is_empty()));
-    let retention = Retention {
+    let retention = RetentionTimes {
         log_ms: 1000,
         history_ms: 10,
         conflicts_ms: 1000,
@@ -236,7 +236,7 @@ pub async fn incidents_are_remembered_and_forgotten_in_time<F: Fixture>() {
 
 pub async fn conflicts_and_refused_rows_are_forgotten_in_time<F: Fixture>() {
     let world = world::<F>().await;
-    let mut anna = Remote::synced(&world, "anna").await;
+    let mut anna = TestRemote::synced(&world, "anna").await;
     for age_ms in [500, 50] {
         anna.now_ms = NOW_MS - age_ms;
         anna.upload(&[
@@ -245,7 +245,7 @@ pub async fn conflicts_and_refused_rows_are_forgotten_in_time<F: Fixture>() {
         ])
         .await;
     }
-    let retention = Retention {
+    let retention = RetentionTimes {
         log_ms: 1000,
         history_ms: 1000,
         conflicts_ms: 100,
@@ -316,7 +316,7 @@ pub async fn signing_keys_are_added_and_retired_but_never_the_last<F: Fixture>()
     let keys = centre.signing_keys().await.unwrap();
     assert_eq!(keys, [second.clone(), first[0].clone()]);
     // The old one is of use as long as anything that it signed.
-    let retention = Retention {
+    let retention = RetentionTimes {
         log_ms: 5_000,
         history_ms: 1_000,
         conflicts_ms: 1_000,
@@ -345,10 +345,10 @@ pub async fn remotes_that_are_shut_out_are_told_with_the_reason<F: Fixture>() {
     let mut shut_out = worker.shut_out(&ids).await.unwrap();
     shut_out.sort_by_key(|(id, _)| id.0);
     let expected = [
-        (ids[1], ShutOut::RemoteRevoked),
-        (ids[2], ShutOut::UserDisabled),
-        (ids[3], ShutOut::Removed),
-        (ids[4], ShutOut::Removed),
+        (ids[1], ShutOutReason::RemoteRevoked),
+        (ids[2], ShutOutReason::UserDisabled),
+        (ids[3], ShutOutReason::Removed),
+        (ids[4], ShutOutReason::Removed),
     ];
     assert_eq!(shut_out, expected);
     assert!(worker.shut_out(&[]).await.unwrap().is_empty());

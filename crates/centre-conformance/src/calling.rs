@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex};
 
 use tidewater_centre::{
-    AnswerColumn, AnswerSink, ArgumentSpec, CallAnswer, CallOutcome, Caller, Procedure,
+    AnswerColumn, AnswerSink, ArgumentSpec, CallAnswer, CallOutcome, CallableProcedure, Caller,
     ProcedureCall, ProcedureSpec, Returns, SinkReply,
 };
 use tidewater_protocol::{ColumnType, RemoteId, Value};
@@ -14,7 +14,7 @@ use crate::procedures::{
     call, failed, integer, procedures, reading, rows, run, run_one, spec, unpacked, words, world,
 };
 use crate::remote::fresh_id;
-use crate::world::{NOW_MS, World, everyone};
+use crate::world::{DeployedCentre, NOW_MS, everyone};
 
 pub async fn each_call_of_a_list_is_a_transaction_of_its_own<F: Fixture>() {
     let world = world::<F>().await;
@@ -145,7 +145,7 @@ pub async fn a_call_that_is_too_large_is_undone_and_others_go_on<F: Fixture>() {
     )
     .await;
     let mut worker = world.worker().await;
-    let small = |it: &Arc<Procedure>| ProcedureCall {
+    let small = |it: &Arc<CallableProcedure>| ProcedureCall {
         max_bytes: 5_000,
         ..call(it, &[])
     };
@@ -173,15 +173,15 @@ pub async fn a_call_that_is_too_large_is_undone_and_others_go_on<F: Fixture>() {
 
 /// Keeps what it is given, up to so many pieces.
 #[derive(Debug)]
-struct Kept {
+struct KeptPieces {
     pieces: Mutex<Vec<CallAnswer>>,
     most: usize,
 }
 
-impl Kept {
-    fn of_at_most(most: usize) -> Arc<Kept> {
+impl KeptPieces {
+    fn of_at_most(most: usize) -> Arc<KeptPieces> {
         let pieces = Mutex::default();
-        Arc::new(Kept { pieces, most })
+        Arc::new(KeptPieces { pieces, most })
     }
 
     fn pieces(&self) -> Vec<CallAnswer> {
@@ -189,7 +189,7 @@ impl Kept {
     }
 }
 
-impl AnswerSink for Kept {
+impl AnswerSink for KeptPieces {
     fn take(&self, columns: &Arc<[AnswerColumn]>, rows: Vec<u8>) -> SinkReply {
         let mut pieces = self.pieces.lock().unwrap();
         if pieces.len() == self.most {
@@ -209,7 +209,7 @@ impl AnswerSink for Kept {
 }
 
 /// A procedure with 30,000 rows, and one that changes them.
-async fn long<F: Fixture>() -> (World<F>, [Arc<Procedure>; 3]) {
+async fn long<F: Fixture>() -> (DeployedCentre<F>, [Arc<CallableProcedure>; 3]) {
     let world = world::<F>().await;
     world
         .execute(
@@ -245,7 +245,7 @@ async fn long<F: Fixture>() -> (World<F>, [Arc<Procedure>; 3]) {
     (world, read)
 }
 
-fn into(sink: &Arc<Kept>, call: ProcedureCall) -> ProcedureCall {
+fn into(sink: &Arc<KeptPieces>, call: ProcedureCall) -> ProcedureCall {
     let sink = sink.clone() as Arc<dyn AnswerSink>;
     ProcedureCall {
         sink: Some(sink),
@@ -258,7 +258,7 @@ fn into(sink: &Arc<Kept>, call: ProcedureCall) -> ProcedureCall {
 pub async fn a_long_answer_goes_to_its_sink_while_it_is_read<F: Fixture>() {
     let (world, [all, few, touch]) = long::<F>().await;
     let mut worker = world.worker().await;
-    let sink = Kept::of_at_most(1_000);
+    let sink = KeptPieces::of_at_most(1_000);
     let calls = vec![into(&sink, call(&all, &[]))];
     let outcomes = worker.call(calls, NOW_MS).await.unwrap();
     let [CallOutcome::Answer(rest)] = &outcomes[..] else {
@@ -273,7 +273,7 @@ pub async fn a_long_answer_goes_to_its_sink_while_it_is_read<F: Fixture>() {
     let expected = (1..=30_000).map(|id| format!("{id}|the name of {id}"));
     assert_eq!(read, expected.collect::<Vec<_>>());
     // Short answers come whole, and what changes something is told when it is done.
-    let sink = Kept::of_at_most(1_000);
+    let sink = KeptPieces::of_at_most(1_000);
     let calls = [&few, &touch].map(|it| into(&sink, call(it, &[])));
     let outcomes = worker.call(calls.to_vec(), NOW_MS).await.unwrap();
     let [CallOutcome::Answer(few), CallOutcome::TooLarge] = &outcomes[..] else {
@@ -285,7 +285,7 @@ pub async fn a_long_answer_goes_to_its_sink_while_it_is_read<F: Fixture>() {
 pub async fn a_sink_that_takes_no_more_ends_the_reading<F: Fixture>() {
     let (world, [all, few, _]) = long::<F>().await;
     let mut worker = world.worker().await;
-    let sink = Kept::of_at_most(3);
+    let sink = KeptPieces::of_at_most(3);
     let calls = vec![into(&sink, call(&all, &[])), call(&few, &[])];
     let outcomes = worker.call(calls, NOW_MS).await.unwrap();
     assert!(
@@ -299,7 +299,7 @@ pub async fn a_sink_that_takes_no_more_ends_the_reading<F: Fixture>() {
 }
 
 pub async fn triggers_of_the_application_know_who_calls<F: Fixture>() {
-    let world = World::<F>::new(
+    let world = DeployedCentre::<F>::new(
         "CREATE TABLE note (id INTEGER NOT NULL PRIMARY KEY, body TEXT);
          CREATE TABLE seen (id INTEGER, username TEXT, remote_id TEXT);",
         vec![everyone("note")],
@@ -342,7 +342,7 @@ pub async fn triggers_of_the_application_know_who_calls<F: Fixture>() {
 }
 
 pub async fn every_type_goes_in_and_comes_out<F: Fixture>() {
-    let world = World::<F>::new(
+    let world = DeployedCentre::<F>::new(
         "CREATE TABLE thing (id INTEGER NOT NULL PRIMARY KEY, amount NUMERIC(30,6), size DOUBLE PRECISION,
            good BOOLEAN, body VARCHAR(20), day DATE, hour TIME, moment TIMESTAMP);",
         vec![everyone("thing")],

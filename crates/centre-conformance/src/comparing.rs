@@ -3,28 +3,28 @@
 
 use std::sync::Arc;
 
-use tidewater_centre::records::{AskedSubscription, History, Retention};
-use tidewater_centre::{TableCompare, TableSpec, Tracking};
+use tidewater_centre::records::{HistoryCheck, RetentionTimes, SubscriptionRequest};
+use tidewater_centre::{TableCompare, TableSpec, TrackingMode};
 use tidewater_protocol::{Code, Direction};
 
 use crate::fixture::Fixture;
-use crate::remote::Remote;
+use crate::remote::TestRemote;
 use crate::remote::session_state;
 use crate::world::{
-    NOW_MS, PUBLICATION, REGIONS, SHOP_DDL, World, asked, everyone, partitioned, shop,
+    DeployedCentre, NOW_MS, PUBLICATION, REGIONS, SHOP_DDL, asked, everyone, partitioned, shop,
 };
 
 const SHOP: [&str; 3] = ["customer", "product", "purchase"];
 const NOTHING: [&str; 0] = [];
 
-async fn world<F: Fixture>() -> World<F> {
-    World::new(SHOP_DDL, shop()).await
+async fn world<F: Fixture>() -> DeployedCentre<F> {
+    DeployedCentre::new(SHOP_DDL, shop()).await
 }
 
 /// A table of 5,000 rows that everyone holds.
-async fn big<F: Fixture>() -> World<F> {
+async fn big<F: Fixture>() -> DeployedCentre<F> {
     let ddl = "CREATE TABLE big (id INTEGER NOT NULL PRIMARY KEY, note TEXT NOT NULL)";
-    let world = World::<F>::new(ddl, vec![everyone("big")]).await;
+    let world = DeployedCentre::<F>::new(ddl, vec![everyone("big")]).await;
     world
         .execute(
             "INSERT INTO big WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n
@@ -34,8 +34,8 @@ async fn big<F: Fixture>() -> World<F> {
     world
 }
 
-/// What the centre has of a table, sorted as [`Remote::rows`] sorts.
-async fn central<F: Fixture>(world: &World<F>, query: &str) -> Vec<String> {
+/// What the centre has of a table, sorted as [`TestRemote::rows`] sorts.
+async fn central<F: Fixture>(world: &DeployedCentre<F>, query: &str) -> Vec<String> {
     let mut rows = world.fixture.query(query).await;
     rows.sort();
     rows
@@ -45,15 +45,15 @@ pub async fn a_history_is_known_or_not<F: Fixture>() {
     const DAY_MS: i64 = 24 * 60 * 60 * 1000;
     let world = world::<F>().await;
     let another = self::world::<F>().await;
-    let mut anna = Remote::synced(&world, "anna").await;
-    let mut berta = Remote::synced(&world, "berta").await;
-    let watermark = |remote: &Remote| remote.checkpoint.as_ref().map(|it| it.watermark.clone());
+    let mut anna = TestRemote::synced(&world, "anna").await;
+    let mut berta = TestRemote::synced(&world, "berta").await;
+    let watermark = |remote: &TestRemote| remote.checkpoint.as_ref().map(|it| it.watermark.clone());
     let (first, garbage) = (watermark(&anna), Some(b"garbage".to_vec()));
-    let asked = [first, garbage, None].map(|watermark| AskedSubscription {
+    let asked = [first, garbage, None].map(|watermark| SubscriptionRequest {
         watermark,
         ..asked(PUBLICATION)
     });
-    let (known, unknown) = (Some(History::Known), Some(History::Unknown));
+    let (known, unknown) = (Some(HistoryCheck::Known), Some(HistoryCheck::Unknown));
     for remote_id in [None, Some(anna.id)] {
         let state = session_state(&mut anna.worker, "anna", remote_id, &asked).await;
         assert_eq!(state.unwrap().histories, [known, unknown, None]);
@@ -61,7 +61,7 @@ pub async fn a_history_is_known_or_not<F: Fixture>() {
         let state = session_state(&mut worker, "anna", remote_id, &asked).await;
         assert_eq!(state.unwrap().histories, [unknown, unknown, None]);
     }
-    let retention = Retention {
+    let retention = RetentionTimes {
         log_ms: 60 * DAY_MS,
         history_ms: 14 * DAY_MS,
         conflicts_ms: 180 * DAY_MS,
@@ -84,7 +84,7 @@ pub async fn a_history_is_known_or_not<F: Fixture>() {
 
 pub async fn equal_tables_send_nothing<F: Fixture>() {
     let world = world::<F>().await;
-    let mut anna = Remote::synced(&world, "anna").await;
+    let mut anna = TestRemote::synced(&world, "anna").await;
     // With a checkpoint whose history is known, and without any.
     for forget in [false, true] {
         if forget {
@@ -108,7 +108,7 @@ pub async fn equal_tables_send_nothing<F: Fixture>() {
 
 pub async fn only_ranges_that_differ_are_sent<F: Fixture>() {
     let world = big::<F>().await;
-    let mut anna = Remote::synced(&world, "anna").await;
+    let mut anna = TestRemote::synced(&world, "anna").await;
     anna.checkpoint = None;
     anna.tamper("big", "1700", Some("1700|something else"));
     anna.tamper("big", "1701", None);
@@ -128,7 +128,7 @@ pub async fn only_ranges_that_differ_are_sent<F: Fixture>() {
 
 pub async fn changes_since_the_checkpoint_come_before_what_differs<F: Fixture>() {
     let world = big::<F>().await;
-    let mut anna = Remote::synced(&world, "anna").await;
+    let mut anna = TestRemote::synced(&world, "anna").await;
     anna.tamper("big", "4000", None);
     world
         .execute("UPDATE big SET note = 'changed' WHERE id = 9; DELETE FROM big WHERE id = 10")
@@ -145,18 +145,18 @@ pub async fn changes_since_the_checkpoint_come_before_what_differs<F: Fixture>()
 /// the centre's have come before: rows of others would be deleted if that were not so.
 pub async fn only_where_all_changes_came_before_a_comparison_says_so<F: Fixture>() {
     let others = "INSERT INTO product VALUES (70, 'others')";
-    let forgotten = |remote: &mut Remote| {
+    let forgotten = |remote: &mut TestRemote| {
         let checkpoint = remote.checkpoint.as_mut().unwrap();
         checkpoint.watermark = b"garbage".to_vec();
     };
-    type Forget = fn(&mut Remote);
-    let ways: [(Option<Forget>, Tracking, bool); 4] = [
-        (None, Tracking::Log, true),
-        (None, Tracking::Off, false),
-        (Some(forgotten), Tracking::Log, false),
+    type Forget = fn(&mut TestRemote);
+    let ways: [(Option<Forget>, TrackingMode, bool); 4] = [
+        (None, TrackingMode::Log, true),
+        (None, TrackingMode::Off, false),
+        (Some(forgotten), TrackingMode::Log, false),
         (
             Some(|remote| remote.checkpoint = None),
-            Tracking::Log,
+            TrackingMode::Log,
             false,
         ),
     ];
@@ -165,8 +165,8 @@ pub async fn only_where_all_changes_came_before_a_comparison_says_so<F: Fixture>
             tracking,
             ..everyone("product")
         };
-        let world = World::<F>::new(SHOP_DDL, vec![product]).await;
-        let mut anna = Remote::synced(&world, "anna").await;
+        let world = DeployedCentre::<F>::new(SHOP_DDL, vec![product]).await;
+        let mut anna = TestRemote::synced(&world, "anna").await;
         anna.tamper("product", "1", None);
         world.execute(others).await;
         if let Some(forget) = forget {
@@ -184,7 +184,7 @@ pub async fn only_where_all_changes_came_before_a_comparison_says_so<F: Fixture>
 /// Where emptying a table leaves no word of its rows, nothing is said; where it does, they come.
 pub async fn an_emptied_table_says_what_came_before_a_comparison<F: Fixture>() {
     let world = world::<F>().await;
-    let mut anna = Remote::synced(&world, "anna").await;
+    let mut anna = TestRemote::synced(&world, "anna").await;
     anna.tamper("product", "2", None);
     anna.tamper("product", "9", Some("9|only here"));
     world
@@ -209,8 +209,8 @@ pub async fn a_comparison_stays_in_the_scope<F: Fixture>() {
     let world = world::<F>().await;
     // One whose checkpoint is known, and one whose is not.
     let mut remotes = [
-        Remote::synced(&world, "anna").await,
-        Remote::synced(&world, "anna").await,
+        TestRemote::synced(&world, "anna").await,
+        TestRemote::synced(&world, "anna").await,
     ];
     remotes[1].checkpoint = None;
     world
@@ -261,7 +261,7 @@ pub async fn every_type_compares_equal_after_a_download<F: Fixture>() {
         "CREATE TABLE t (id INTEGER NOT NULL PRIMARY KEY, {})",
         columns.join(", ")
     );
-    let world = World::<F>::new(&ddl, vec![everyone("t")]).await;
+    let world = DeployedCentre::<F>::new(&ddl, vec![everyone("t")]).await;
     let nulls = vec!["NULL"; types.len()].join(", ");
     world
         .execute(&format!(
@@ -272,7 +272,7 @@ pub async fn every_type_compares_equal_after_a_download<F: Fixture>() {
                 '9999-12-31 23:59:59.999999', 'ffffffff-ffff-ffff-ffff-ffffffffffff', '1')"#
         ))
         .await;
-    let mut anna = Remote::synced(&world, "anna").await;
+    let mut anna = TestRemote::synced(&world, "anna").await;
     assert_eq!(anna.rows("t").len(), 3);
     anna.checkpoint = None;
     for rows_per_range in [1, 2, 10] {
@@ -295,8 +295,8 @@ pub async fn keys_of_several_columns_are_divided_into_ranges<F: Fixture>() {
         INSERT INTO t VALUES ('b', '2026-01-01', 1.5, TRUE, 1, 'x'),
             ('a', '2026-01-02', 10, FALSE, -1, NULL), ('a', '2026-01-02', 9, TRUE, 5, NULL),
             ('B', '1999-12-31', -3, FALSE, 0, 'y'), ('ä', '2026-01-01', 0, TRUE, 2, NULL);";
-    let world = World::<F>::new(ddl, vec![everyone("t")]).await;
-    let mut anna = Remote::synced(&world, "anna").await;
+    let world = DeployedCentre::<F>::new(ddl, vec![everyone("t")]).await;
+    let mut anna = TestRemote::synced(&world, "anna").await;
     anna.checkpoint = None;
     assert_eq!(anna.compare(&["t"], 1).await.rows(), NOTHING);
     world
@@ -312,7 +312,7 @@ pub async fn keys_of_several_columns_are_divided_into_ranges<F: Fixture>() {
 
 pub async fn tables_that_are_not_compared_are_sent_as_always<F: Fixture>() {
     let untracked = TableSpec {
-        tracking: Tracking::Off,
+        tracking: TrackingMode::Off,
         ..everyone("product")
     };
     let up = TableSpec {
@@ -320,8 +320,8 @@ pub async fn tables_that_are_not_compared_are_sent_as_always<F: Fixture>() {
         ..partitioned("purchase", &["region"], REGIONS)
     };
     let customer = partitioned("customer", &["region"], REGIONS);
-    let world = World::<F>::new(SHOP_DDL, vec![untracked, up, customer]).await;
-    let mut anna = Remote::synced(&world, "anna").await;
+    let world = DeployedCentre::<F>::new(SHOP_DDL, vec![untracked, up, customer]).await;
+    let mut anna = TestRemote::synced(&world, "anna").await;
     // Known, and compared: an untracked table is not sent whole then, and one that is
     // only uploaded is not spoken of.
     let received = anna.compare(&["product", "purchase"], 1).await;
@@ -336,7 +336,7 @@ pub async fn tables_that_are_not_compared_are_sent_as_always<F: Fixture>() {
 
 pub async fn an_empty_remote_compares_too<F: Fixture>() {
     let world = world::<F>().await;
-    let mut anna = Remote::new(&world, "anna").await;
+    let mut anna = TestRemote::new(&world, "anna").await;
     let received = anna.compare(&SHOP, 1).await;
     let differing: Vec<_> = received.differing.iter().map(|(name, _)| name).collect();
     assert_eq!(differing.len(), 3);
@@ -356,7 +356,7 @@ pub async fn an_empty_remote_compares_too<F: Fixture>() {
 
 pub async fn rows_are_asked_for_again_in_a_comparison<F: Fixture>() {
     let world = world::<F>().await;
-    let mut anna = Remote::synced(&world, "anna").await;
+    let mut anna = TestRemote::synced(&world, "anna").await;
     for forget in [false, true] {
         if forget {
             anna.checkpoint = None;
@@ -374,7 +374,7 @@ pub async fn rows_are_asked_for_again_in_a_comparison<F: Fixture>() {
 
 pub async fn ranges_that_do_not_fit_the_table_end_the_download<F: Fixture>() {
     let world = world::<F>().await;
-    let mut anna = Remote::synced(&world, "anna").await;
+    let mut anna = TestRemote::synced(&world, "anna").await;
     let mut sums = anna.sums(&["product"], 1);
     let mut ranges = sums[0].ranges.to_vec();
     ranges.swap(0, 1);
@@ -395,7 +395,7 @@ pub async fn ranges_that_do_not_fit_the_table_end_the_download<F: Fixture>() {
 
 pub async fn a_remote_that_is_gone_ends_the_comparison<F: Fixture>() {
     let world = big::<F>().await;
-    let mut anna = Remote::synced(&world, "anna").await;
+    let mut anna = TestRemote::synced(&world, "anna").await;
     anna.checkpoint = None;
     anna.compares = anna.sums(&["big"], 100);
     anna.refuse_rows = true;

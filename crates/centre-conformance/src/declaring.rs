@@ -1,6 +1,6 @@
 //! What a procedure may be, what it may do, and who may call it.
 
-use tidewater_centre::{Begun, Caller, CentreError, ProcedureCall, ProcedureSpec, Returns};
+use tidewater_centre::{Caller, CentreError, OnceKeyState, ProcedureCall, ProcedureSpec, Returns};
 use tidewater_testing::generate::Dialect;
 
 use crate::fixture::Fixture;
@@ -153,7 +153,7 @@ pub async fn what_may_only_read_cannot_write<F: Fixture>() {
             .begin_once("anna", key, "price", NOW_MS)
             .await
             .unwrap(),
-        Begun::New
+        OnceKeyState::New
     );
     let done = world.fixture.query("SELECT count(*) FROM done");
     assert_eq!(done.await, ["0"]);

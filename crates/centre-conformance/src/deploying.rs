@@ -4,9 +4,10 @@ use tidewater_centre::{Centre, CentreError, TableSpec};
 use tidewater_protocol::{ColumnType, Direction, ForeignKeyAction};
 
 use crate::fixture::Fixture;
-use crate::remote::Remote;
+use crate::remote::TestRemote;
 use crate::world::{
-    NOW_MS, PUBLICATION, REGIONS, SHOP_DDL, World, everyone, partitioned, publication, shop,
+    DeployedCentre, NOW_MS, PUBLICATION, REGIONS, SHOP_DDL, everyone, partitioned, publication,
+    shop,
 };
 
 /// An application's database that nothing is deployed in.
@@ -31,7 +32,7 @@ async fn refusal<F: Fixture>(table: TableSpec) -> String {
 }
 
 pub async fn deploying_twice_does_nothing_the_second_time<F: Fixture>() {
-    let mut world = World::<F>::new(SHOP_DDL, shop()).await;
+    let mut world = DeployedCentre::<F>::new(SHOP_DDL, shop()).await;
     let keys = world.centre.signing_keys().await.unwrap();
     assert_eq!(keys.len(), 1);
     assert_eq!(keys[0].secret.len(), 32);
@@ -55,7 +56,7 @@ pub async fn a_dry_run_tells_and_changes_nothing<F: Fixture>() {
 
 /// A newer program has deployed: this one neither serves nor changes what it does not know.
 pub async fn a_state_of_a_newer_format_is_refused<F: Fixture>() {
-    let mut world = World::<F>::new(SHOP_DDL, shop()).await;
+    let mut world = DeployedCentre::<F>::new(SHOP_DDL, shop()).await;
     let newer = format!("UPDATE {} SET format_version = 2", F::own_table("meta"));
     world.fixture.execute(&newer).await;
     let specs = [publication(PUBLICATION, shop())];
@@ -75,8 +76,8 @@ pub async fn a_state_of_a_newer_format_is_refused<F: Fixture>() {
 /// Somebody has dropped a table of the server's by hand.
 pub async fn a_missing_table_of_the_servers_is_named_and_undeploying_still_works<F: Fixture>() {
     for dropped in ["refused", "meta", "change_log", "publication"] {
-        let world = World::<F>::new(SHOP_DDL, shop()).await;
-        Remote::synced(&world, "anna").await;
+        let world = DeployedCentre::<F>::new(SHOP_DDL, shop()).await;
+        TestRemote::synced(&world, "anna").await;
         let specs = [publication(PUBLICATION, shop())];
         let own = F::own_table(dropped);
         world.execute(&format!("DROP TABLE {own}")).await;
@@ -98,8 +99,8 @@ pub async fn a_missing_table_of_the_servers_is_named_and_undeploying_still_works
 }
 
 pub async fn a_missing_change_log_is_made_anew<F: Fixture>() {
-    let world = World::<F>::new(SHOP_DDL, shop()).await;
-    let mut before = Remote::synced(&world, "anna").await;
+    let world = DeployedCentre::<F>::new(SHOP_DDL, shop()).await;
+    let mut before = TestRemote::synced(&world, "anna").await;
     let specs = [publication(PUBLICATION, shop())];
     world
         .execute(&format!("DROP TABLE {}", F::own_table("log_1")))
@@ -123,12 +124,15 @@ pub async fn a_missing_change_log_is_made_anew<F: Fixture>() {
     before.download().await;
     let rows = before.rows("customer");
     assert!(rows.contains(&"9|north|x|NULL".into()), "{rows:?}");
-    assert_eq!(rows, Remote::synced(&world, "anna").await.rows("customer"));
+    assert_eq!(
+        rows,
+        TestRemote::synced(&world, "anna").await.rows("customer")
+    );
 }
 
 pub async fn undeploying_removes_every_trace<F: Fixture>() {
-    let world = World::<F>::new(SHOP_DDL, shop()).await;
-    Remote::synced(&world, "anna").await;
+    let world = DeployedCentre::<F>::new(SHOP_DDL, shop()).await;
+    TestRemote::synced(&world, "anna").await;
     assert!(!world.fixture.traces().await.is_empty());
     let planned = world.centre.undeploy(true).await.unwrap();
     assert!(!world.fixture.traces().await.is_empty());
@@ -225,7 +229,7 @@ pub async fn a_table_without_a_primary_key_is_an_obstacle<F: Fixture>() {
 }
 
 pub async fn tables_are_listed_as_they_are<F: Fixture>() {
-    let world = World::<F>::new(SHOP_DDL, shop()).await;
+    let world = DeployedCentre::<F>::new(SHOP_DDL, shop()).await;
     let tables = world.centre.tables().await.unwrap();
     let names: Vec<_> = tables.iter().map(|table| table.name.as_str()).collect();
     // Nothing of the server's own is among them.
@@ -252,7 +256,7 @@ pub async fn tables_are_listed_as_they_are<F: Fixture>() {
 }
 
 pub async fn the_schema_tells_what_remotes_need<F: Fixture>() {
-    let world = World::<F>::new(SHOP_DDL, shop()).await;
+    let world = DeployedCentre::<F>::new(SHOP_DDL, shop()).await;
     let schema = world.schema();
     let names: Vec<_> = schema.tables.iter().map(|table| &*table.name).collect();
     let place = |name| names.iter().position(|each| *each == name).unwrap();
@@ -278,8 +282,8 @@ pub async fn the_schema_tells_what_remotes_need<F: Fixture>() {
 }
 
 pub async fn changed_partition_columns_send_the_table_anew<F: Fixture>() {
-    let mut world = World::<F>::new(SHOP_DDL, shop()).await;
-    let mut anna = Remote::synced(&world, "anna").await;
+    let mut world = DeployedCentre::<F>::new(SHOP_DDL, shop()).await;
+    let mut anna = TestRemote::synced(&world, "anna").await;
     world.specs = vec![publication(
         PUBLICATION,
         vec![
@@ -299,21 +303,21 @@ pub async fn changed_partition_columns_send_the_table_anew<F: Fixture>() {
     // A table that is new to the publication comes whole.
     world.specs[0].tables.push(everyone("visit_plan"));
     world.deploy().await.unwrap();
-    let mut fresh = Remote::new(&world, "anna").await;
+    let mut fresh = TestRemote::new(&world, "anna").await;
     fresh.checkpoint = anna.checkpoint.take();
     let received = fresh.download().await;
     assert!(received.replaced.contains(&"visit_plan".to_owned()));
 }
 
 pub async fn two_publications_share_a_table<F: Fixture>() {
-    let mut world = World::<F>::new(SHOP_DDL, shop()).await;
+    let mut world = DeployedCentre::<F>::new(SHOP_DDL, shop()).await;
     world.specs.push(publication(
         "catalogue",
         vec![everyone("product"), everyone("customer")],
     ));
     world.deploy().await.unwrap();
-    let mut anna = Remote::synced(&world, "anna").await;
-    let mut reader = Remote::new(&world, "reader").await;
+    let mut anna = TestRemote::synced(&world, "anna").await;
+    let mut reader = TestRemote::new(&world, "reader").await;
     reader.subscribe_to(world.schemas[1].clone());
     assert_eq!(reader.download().await.upserts.len(), 5);
     world
@@ -359,8 +363,8 @@ pub async fn a_table_that_is_too_wide_for_uploads_is_refused<F: Fixture>() {
 
 /// What a remote has changed in a table that takes no changes any more is not in the centre.
 pub async fn a_table_that_travels_in_another_direction_is_sent_anew<F: Fixture>() {
-    let mut world = World::<F>::new(SHOP_DDL, shop()).await;
-    let mut anna = Remote::synced(&world, "anna").await;
+    let mut world = DeployedCentre::<F>::new(SHOP_DDL, shop()).await;
+    let mut anna = TestRemote::synced(&world, "anna").await;
     let product = world.specs[0]
         .tables
         .iter_mut()

@@ -2,19 +2,19 @@
 
 use tidewater_protocol::Direction;
 
-use crate::fixture::{Fixture, Transaction};
-use crate::remote::{Remote, delete, insert, update};
-use crate::world::{NOW_MS, REGIONS, SHOP_DDL, World, everyone, partitioned, shop};
-use tidewater_centre::records::Retention;
-use tidewater_centre::{TableSpec, Tracking};
+use crate::fixture::{ApplicationTransaction, Fixture};
+use crate::remote::{TestRemote, delete, insert, update};
+use crate::world::{DeployedCentre, NOW_MS, REGIONS, SHOP_DDL, everyone, partitioned, shop};
+use tidewater_centre::records::RetentionTimes;
+use tidewater_centre::{TableSpec, TrackingMode};
 
-async fn world<F: Fixture>() -> World<F> {
-    World::new(SHOP_DDL, shop()).await
+async fn world<F: Fixture>() -> DeployedCentre<F> {
+    DeployedCentre::new(SHOP_DDL, shop()).await
 }
 
 pub async fn the_first_download_brings_exactly_the_partitions<F: Fixture>() {
     let world = world::<F>().await;
-    let mut anna = Remote::new(&world, "anna").await;
+    let mut anna = TestRemote::new(&world, "anna").await;
     let received = anna.download().await;
     assert!(received.scope_changed);
     assert_eq!(
@@ -34,14 +34,14 @@ pub async fn the_first_download_brings_exactly_the_partitions<F: Fixture>() {
     let place = |name| received.replaced.iter().position(|table| table == name);
     assert!(place("customer") < place("purchase"));
     // Who holds nothing receives what everyone receives.
-    let mut nobody = Remote::new(&world, "nobody").await;
+    let mut nobody = TestRemote::new(&world, "nobody").await;
     let received = nobody.download().await;
     assert_eq!(received.rows(), ["product: 1|tea", "product: 2|coffee"]);
 }
 
 pub async fn later_downloads_bring_what_changed<F: Fixture>() {
     let world = world::<F>().await;
-    let mut anna = Remote::synced(&world, "anna").await;
+    let mut anna = TestRemote::synced(&world, "anna").await;
     world
         .execute(
             "INSERT INTO customer VALUES (4, 'north', 'Nele', NULL), (5, 'south', 'Sara', NULL);
@@ -68,7 +68,7 @@ pub async fn later_downloads_bring_what_changed<F: Fixture>() {
 
 pub async fn an_empty_download_gives_no_checkpoint<F: Fixture>() {
     let world = world::<F>().await;
-    let mut anna = Remote::synced(&world, "anna").await;
+    let mut anna = TestRemote::synced(&world, "anna").await;
     // What happens outside of the remote's partitions is nothing to it.
     world
         .execute("UPDATE customer SET name = 'Swen' WHERE customer_id = 3")
@@ -87,7 +87,7 @@ pub async fn an_empty_download_gives_no_checkpoint<F: Fixture>() {
 
 pub async fn a_transaction_open_across_a_download_is_brought_by_the_next<F: Fixture>() {
     let world = world::<F>().await;
-    let mut anna = Remote::synced(&world, "anna").await;
+    let mut anna = TestRemote::synced(&world, "anna").await;
     let mut open = world.fixture.begin().await;
     open.execute("INSERT INTO customer VALUES (7, 'north', 'Late', NULL)")
         .await;
@@ -121,7 +121,7 @@ pub async fn a_transaction_open_across_a_download_is_brought_by_the_next<F: Fixt
 
 pub async fn writers_during_downloads_lose_nothing<F: Fixture>() {
     let world = std::sync::Arc::new(world::<F>().await);
-    let mut anna = Remote::synced(&world, "anna").await;
+    let mut anna = TestRemote::synced(&world, "anna").await;
     let writers: Vec<_> = (0..4)
         .map(|writer| {
             let world = world.clone();
@@ -157,8 +157,8 @@ pub async fn writers_during_downloads_lose_nothing<F: Fixture>() {
 
 pub async fn a_row_that_moves_leaves_one_remote_and_reaches_the_other<F: Fixture>() {
     let world = world::<F>().await;
-    let mut anna = Remote::synced(&world, "anna").await;
-    let mut clara = Remote::synced(&world, "clara").await;
+    let mut anna = TestRemote::synced(&world, "anna").await;
+    let mut clara = TestRemote::synced(&world, "clara").await;
     world
         .execute("UPDATE customer SET region = 'south' WHERE customer_id = 2")
         .await;
@@ -171,7 +171,7 @@ pub async fn a_row_that_moves_leaves_one_remote_and_reaches_the_other<F: Fixture
 
 pub async fn a_changed_key_is_a_removal_and_a_row<F: Fixture>() {
     let world = world::<F>().await;
-    let mut anna = Remote::synced(&world, "anna").await;
+    let mut anna = TestRemote::synced(&world, "anna").await;
     world
         .execute("UPDATE customer SET customer_id = 20 WHERE customer_id = 2")
         .await;
@@ -183,7 +183,7 @@ pub async fn a_changed_key_is_a_removal_and_a_row<F: Fixture>() {
 
 pub async fn gained_partitions_are_sent_and_lost_ones_removed<F: Fixture>() {
     let world = world::<F>().await;
-    let mut anna = Remote::synced(&world, "anna").await;
+    let mut anna = TestRemote::synced(&world, "anna").await;
     let first = anna.checkpoint.clone().unwrap();
     world
         .execute("INSERT INTO visit_plan VALUES ('anna', 'south')")
@@ -212,8 +212,8 @@ pub async fn gained_partitions_are_sent_and_lost_ones_removed<F: Fixture>() {
 }
 
 /// She gained the south and has uploaded a row of it, and not downloaded since.
-async fn uploaded_into_a_gained_partition<F: Fixture>(world: &World<F>) -> Remote {
-    let mut anna = Remote::synced(world, "anna").await;
+async fn uploaded_into_a_gained_partition<F: Fixture>(world: &DeployedCentre<F>) -> TestRemote {
+    let mut anna = TestRemote::synced(world, "anna").await;
     world
         .execute("INSERT INTO visit_plan VALUES ('anna', 'south')")
         .await;
@@ -269,7 +269,7 @@ pub async fn what_went_up_into_a_partition_that_was_lost_before_the_download_goe
 
 pub async fn a_row_that_moves_with_its_partitions_is_never_lost<F: Fixture>() {
     let world = world::<F>().await;
-    let mut anna = Remote::synced(&world, "anna").await;
+    let mut anna = TestRemote::synced(&world, "anna").await;
     // From a partition that is kept into one that is gained, and from one that is lost
     // into one that is kept.
     world
@@ -309,8 +309,8 @@ pub async fn null_is_in_no_partition<F: Fixture>() {
         INSERT INTO visit_plan VALUES ('anna', NULL), ('anna', 'north');
         CREATE TABLE t (id INTEGER NOT NULL PRIMARY KEY, region TEXT);
         INSERT INTO t VALUES (1, NULL), (2, 'north');";
-    let world = World::<F>::new(ddl, vec![partitioned("t", &["region"], REGIONS)]).await;
-    let mut anna = Remote::synced(&world, "anna").await;
+    let world = DeployedCentre::<F>::new(ddl, vec![partitioned("t", &["region"], REGIONS)]).await;
+    let mut anna = TestRemote::synced(&world, "anna").await;
     assert_eq!(anna.rows("t"), ["2|north"]);
     world
         .execute("UPDATE t SET region = NULL WHERE id = 2")
@@ -320,7 +320,7 @@ pub async fn null_is_in_no_partition<F: Fixture>() {
 
 pub async fn a_removed_parent_takes_no_children_with_it<F: Fixture>() {
     let world = world::<F>().await;
-    let mut anna = Remote::synced(&world, "anna").await;
+    let mut anna = TestRemote::synced(&world, "anna").await;
     // The customer leaves the scope, the purchase stays in it (CASES 3).
     world
         .execute("UPDATE customer SET region = 'south' WHERE customer_id = 1")
@@ -333,8 +333,8 @@ pub async fn a_removed_parent_takes_no_children_with_it<F: Fixture>() {
 
 pub async fn own_rows_are_not_sent_back<F: Fixture>() {
     let world = world::<F>().await;
-    let mut anna = Remote::synced(&world, "anna").await;
-    let mut berta = Remote::synced(&world, "berta").await;
+    let mut anna = TestRemote::synced(&world, "anna").await;
+    let mut berta = TestRemote::synced(&world, "berta").await;
     let result = anna
         .upload(&[
             insert("customer", "40|north|Nina|NULL"),
@@ -363,7 +363,7 @@ pub async fn own_rows_are_not_sent_back<F: Fixture>() {
 
 pub async fn requested_rows_are_sent_again<F: Fixture>() {
     let world = world::<F>().await;
-    let mut anna = Remote::synced(&world, "anna").await;
+    let mut anna = TestRemote::synced(&world, "anna").await;
     let received = anna
         .download_requesting(&[
             ("customer", "1|x|x|x"),
@@ -387,8 +387,8 @@ pub async fn an_unknown_mark_means_everything_anew<F: Fixture>() {
     let one = world::<F>().await;
     let other = world::<F>().await;
     // The same remote at two centres with the same history but for the marks.
-    let mut anna = Remote::synced(&one, "anna").await;
-    let mut twin = Remote::synced(&other, "anna").await;
+    let mut anna = TestRemote::synced(&one, "anna").await;
+    let mut twin = TestRemote::synced(&other, "anna").await;
     twin.checkpoint = anna.checkpoint.take();
     let received = twin.download().await;
     assert_eq!(received.replaced.len(), 3);
@@ -399,9 +399,9 @@ pub async fn an_unknown_mark_means_everything_anew<F: Fixture>() {
 pub async fn a_pruned_log_means_everything_anew<F: Fixture>() {
     const DAY_MS: i64 = 24 * 60 * 60 * 1000;
     let world = world::<F>().await;
-    let mut anna = Remote::synced(&world, "anna").await;
-    let mut berta = Remote::synced(&world, "berta").await;
-    let retention = Retention {
+    let mut anna = TestRemote::synced(&world, "anna").await;
+    let mut berta = TestRemote::synced(&world, "berta").await;
+    let retention = RetentionTimes {
         log_ms: 60 * DAY_MS,
         history_ms: 14 * DAY_MS,
         conflicts_ms: 180 * DAY_MS,
@@ -432,16 +432,16 @@ pub async fn a_pruned_log_means_everything_anew<F: Fixture>() {
 /// CASES 17.
 pub async fn a_log_that_is_pruned_under_an_open_download_skips_nothing<F: Fixture>() {
     const DAY_MS: i64 = 24 * 60 * 60 * 1000;
-    let retention = Retention {
+    let retention = RetentionTimes {
         log_ms: 60 * DAY_MS,
         history_ms: 14 * DAY_MS,
         conflicts_ms: 180 * DAY_MS,
     };
     let ddl = "CREATE TABLE big (id INTEGER NOT NULL PRIMARY KEY, note TEXT NOT NULL);
         CREATE TABLE last (id INTEGER NOT NULL PRIMARY KEY, note TEXT NOT NULL)";
-    let world = World::<F>::new(ddl, vec![everyone("big"), everyone("last")]).await;
+    let world = DeployedCentre::<F>::new(ddl, vec![everyone("big"), everyone("last")]).await;
     let world = std::sync::Arc::new(world);
-    let mut anna = Remote::synced(&world, "anna").await;
+    let mut anna = TestRemote::synced(&world, "anna").await;
     // So much that the reading has to wait for the sink, and the last table for its turn.
     let note = "n".repeat(200);
     world
@@ -495,14 +495,14 @@ pub async fn a_log_that_is_pruned_under_an_open_download_skips_nothing<F: Fixtur
 /// Entries of the same row are dropped but for the last, whoever has seen which of them.
 pub async fn what_a_log_says_again_and_again_is_compacted_and_nothing_is_missed<F: Fixture>() {
     const UPDATES: usize = 20;
-    let retention = Retention {
+    let retention = RetentionTimes {
         log_ms: i64::MAX,
         history_ms: i64::MAX,
         conflicts_ms: i64::MAX,
     };
     let world = world::<F>().await;
-    let mut anna = Remote::synced(&world, "anna").await;
-    let mut berta = Remote::synced(&world, "berta").await;
+    let mut anna = TestRemote::synced(&world, "anna").await;
+    let mut berta = TestRemote::synced(&world, "berta").await;
     let update = async |round: usize| {
         let name = format!("UPDATE customer SET name = 'name {round}' WHERE customer_id = 2");
         world.execute(&name).await;
@@ -552,7 +552,7 @@ pub async fn what_a_log_says_again_and_again_is_compacted_and_nothing_is_missed<
 
 pub async fn an_emptied_table_is_emptied_everywhere<F: Fixture>() {
     let world = world::<F>().await;
-    let mut anna = Remote::synced(&world, "anna").await;
+    let mut anna = TestRemote::synced(&world, "anna").await;
     world
         .execute(&F::EMPTY_TABLE.replace("{}", "product"))
         .await;
@@ -566,16 +566,16 @@ pub async fn an_emptied_table_is_emptied_everywhere<F: Fixture>() {
 
 pub async fn an_untracked_table_is_sent_whole<F: Fixture>() {
     let tables = vec![TableSpec {
-        tracking: Tracking::Off,
+        tracking: TrackingMode::Off,
         ..partitioned("customer", &["region"], REGIONS)
     }];
-    let mut world = World::<F>::new(SHOP_DDL, tables).await;
+    let mut world = DeployedCentre::<F>::new(SHOP_DDL, tables).await;
     let warnings = world.deploy().await.unwrap().warnings.join("\n");
     assert!(
         warnings.contains("sends its partitions whole"),
         "{warnings}"
     );
-    let mut anna = Remote::synced(&world, "anna").await;
+    let mut anna = TestRemote::synced(&world, "anna").await;
     world
         .execute("DELETE FROM customer WHERE customer_id = 2")
         .await;
@@ -587,13 +587,13 @@ pub async fn an_untracked_table_is_sent_whole<F: Fixture>() {
 pub async fn an_upload_only_table_is_not_downloaded<F: Fixture>() {
     let tables = vec![TableSpec {
         direction: Direction::Upload,
-        tracking: Tracking::Off,
+        tracking: TrackingMode::Off,
         ..partitioned("customer", &["region"], REGIONS)
     }];
-    let mut world = World::<F>::new(SHOP_DDL, tables).await;
+    let mut world = DeployedCentre::<F>::new(SHOP_DDL, tables).await;
     let warnings = world.deploy().await.unwrap().warnings.join("\n");
     assert!(!warnings.contains("partitions whole"), "{warnings}");
-    let mut anna = Remote::new(&world, "anna").await;
+    let mut anna = TestRemote::new(&world, "anna").await;
     assert_eq!(anna.download().await.rows(), [] as [&str; 0]);
     let result = anna
         .upload(&[insert("customer", "50|north|Nadja|NULL")])
@@ -611,7 +611,7 @@ pub async fn an_upload_only_table_is_not_downloaded<F: Fixture>() {
 }
 
 pub async fn twenty_thousand_rows_arrive<F: Fixture>() {
-    let world = World::<F>::new(
+    let world = DeployedCentre::<F>::new(
         "CREATE TABLE big (id INTEGER NOT NULL PRIMARY KEY, note TEXT NOT NULL)",
         vec![everyone("big")],
     )
@@ -622,7 +622,7 @@ pub async fn twenty_thousand_rows_arrive<F: Fixture>() {
                  WHERE i < 20000) SELECT i, 'note number ' || i FROM n",
         )
         .await;
-    let mut anna = Remote::synced(&world, "anna").await;
+    let mut anna = TestRemote::synced(&world, "anna").await;
     assert_eq!(anna.rows("big").len(), 20_000);
     world
         .execute(
@@ -638,7 +638,7 @@ pub async fn twenty_thousand_rows_arrive<F: Fixture>() {
     expected.sort();
     assert_eq!(anna.rows("big"), expected);
     // And up again, by another.
-    let mut berta = Remote::synced(&world, "berta").await;
+    let mut berta = TestRemote::synced(&world, "berta").await;
     let changes: Vec<_> = (20_001..40_001)
         .map(|id| insert("big", &format!("{id}|uploaded {id}")))
         .collect();
@@ -653,7 +653,7 @@ pub async fn twenty_thousand_rows_arrive<F: Fixture>() {
 
 pub async fn a_sink_that_is_gone_ends_the_download<F: Fixture>() {
     let world = world::<F>().await;
-    let mut anna = Remote::new(&world, "anna").await;
+    let mut anna = TestRemote::new(&world, "anna").await;
     anna.refuse_rows = true;
     let error = anna.try_download(&[]).await.unwrap_err();
     assert_eq!(error.code(), tidewater_protocol::Code::Cancelled);

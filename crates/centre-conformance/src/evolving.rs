@@ -4,16 +4,16 @@ use tidewater_centre::records::{RemoteRecord, SyncRecord};
 use tidewater_centre::{CentreError, DeployReport, TableSpec};
 
 use crate::fixture::Fixture;
-use crate::remote::Remote;
-use crate::world::{NOW_MS, SHOP_DDL, World, everyone, partitioned, publication, shop};
+use crate::remote::TestRemote;
+use crate::world::{DeployedCentre, NOW_MS, SHOP_DDL, everyone, partitioned, publication, shop};
 
 /// What a careful deployment comes to.
-async fn careful<F: Fixture>(world: &World<F>) -> Result<DeployReport, CentreError> {
+async fn careful<F: Fixture>(world: &DeployedCentre<F>) -> Result<DeployReport, CentreError> {
     world.centre.deploy(&world.specs, false, NOW_MS).await
 }
 
 /// The session notes what a remote has.
-async fn note<F: Fixture>(world: &World<F>, remote: &Remote) {
+async fn note<F: Fixture>(world: &DeployedCentre<F>, remote: &TestRemote) {
     let schema = world.schema();
     let record = SyncRecord {
         remote_id: Some(remote.id),
@@ -26,7 +26,7 @@ async fn note<F: Fixture>(world: &World<F>, remote: &Remote) {
 }
 
 pub async fn a_change_that_remotes_can_follow_is_deployed_and_told<F: Fixture>() {
-    let world = World::<F>::new(SHOP_DDL, shop()).await;
+    let world = DeployedCentre::<F>::new(SHOP_DDL, shop()).await;
     let remote = registered(&world).await;
     note(&world, &remote).await;
     world
@@ -46,7 +46,7 @@ pub async fn a_change_that_remotes_can_follow_is_deployed_and_told<F: Fixture>()
 }
 
 pub async fn a_change_that_holds_up_remotes_is_refused_with_their_list<F: Fixture>() {
-    let mut world = World::<F>::new(SHOP_DDL, shop()).await;
+    let mut world = DeployedCentre::<F>::new(SHOP_DDL, shop()).await;
     // Without remotes there is nobody to hold up.
     world.specs[0]
         .tables
@@ -89,10 +89,10 @@ pub async fn a_change_that_holds_up_remotes_is_refused_with_their_list<F: Fixtur
 }
 
 pub async fn the_operator_may_go_ahead_and_old_remotes_are_still_known<F: Fixture>() {
-    let mut world = World::<F>::new(SHOP_DDL, shop()).await;
+    let mut world = DeployedCentre::<F>::new(SHOP_DDL, shop()).await;
     let remote = registered(&world).await;
     note(&world, &remote).await;
-    let without = |world: &mut World<F>, table: &str| {
+    let without = |world: &mut DeployedCentre<F>, table: &str| {
         world.specs[0].tables = shop();
         world.specs[0].tables.retain(|it| it.name != table);
     };
@@ -112,8 +112,8 @@ pub async fn the_operator_may_go_ahead_and_old_remotes_are_still_known<F: Fixtur
 }
 
 /// A remote that the centre knows.
-async fn registered<F: Fixture>(world: &World<F>) -> Remote {
-    let remote = Remote::synced(world, "anna").await;
+async fn registered<F: Fixture>(world: &DeployedCentre<F>) -> TestRemote {
+    let remote = TestRemote::synced(world, "anna").await;
     let record = RemoteRecord {
         id: remote.id,
         user: "anna".into(),
@@ -171,7 +171,7 @@ pub async fn a_values_query_of_another_type_is_refused_when_it_is_deployed<F: Fi
         "SELECT CAST(region AS INTEGER) FROM plan",
         "SELECT 7",
     ] {
-        World::<F>::new(VISITS, visits(query)).await;
+        DeployedCentre::<F>::new(VISITS, visits(query)).await;
     }
 }
 

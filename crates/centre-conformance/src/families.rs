@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use tidewater_centre::{Last, RuleBy, RuleSpec, TableSpec, Unit, WindowSpec};
+use tidewater_centre::{RuleBy, RuleSpec, TableSpec, WindowLength, WindowSpec, WindowUnit};
 
-use crate::fixture::{Fixture, Transaction};
-use crate::remote::{Remote, delete, insert, update};
-use crate::world::{World, everyone, partitioned};
+use crate::fixture::{ApplicationTransaction, Fixture};
+use crate::remote::{TestRemote, delete, insert, update};
+use crate::world::{DeployedCentre, everyone, partitioned};
 
 pub(crate) const OWNED: &str = "SELECT {s.username}";
 
@@ -49,12 +49,12 @@ fn tables() -> Vec<TableSpec> {
     ]
 }
 
-async fn world<F: Fixture>() -> World<F> {
-    World::new(&ddl(CASCADE), tables()).await
+async fn world<F: Fixture>() -> DeployedCentre<F> {
+    DeployedCentre::new(&ddl(CASCADE), tables()).await
 }
 
 /// Downloads, and checks that the remote has what is its user's.
-async fn assert_right<F: Fixture>(world: &World<F>, remote: &mut Remote) {
+async fn assert_right<F: Fixture>(world: &DeployedCentre<F>, remote: &mut TestRemote) {
     remote.download().await;
     let user = &remote.user;
     let doc = format!("SELECT id FROM doc WHERE owner = '{user}'");
@@ -80,8 +80,8 @@ async fn assert_right<F: Fixture>(world: &World<F>, remote: &mut Remote) {
 
 pub async fn rows_follow_their_parents_through_whatever_happens_to_them<F: Fixture>() {
     let world = world::<F>().await;
-    let mut anna = Remote::synced(&world, "anna").await;
-    let mut berta = Remote::synced(&world, "berta").await;
+    let mut anna = TestRemote::synced(&world, "anna").await;
+    let mut berta = TestRemote::synced(&world, "berta").await;
     assert_eq!(anna.rows("part"), ["1000|100|p", "1001|100|q"]);
     for sql in [
         "INSERT INTO line VALUES (12, 1, 'new')",
@@ -145,11 +145,11 @@ fn statement(dice: &mut Dice) -> String {
 
 pub async fn any_history_of_a_family_leaves_every_remote_right<F: Fixture>() {
     for (seed, act) in [(1, CASCADE), (2, "ON UPDATE CASCADE ON DELETE SET NULL")] {
-        let world = World::<F>::new(&ddl(act), tables()).await;
+        let world = DeployedCentre::<F>::new(&ddl(act), tables()).await;
         let mut dice = Dice(seed);
         let mut remotes = [
-            Remote::synced(&world, "anna").await,
-            Remote::synced(&world, "berta").await,
+            TestRemote::synced(&world, "anna").await,
+            TestRemote::synced(&world, "berta").await,
         ];
         for _ in 0..40 {
             let count = 1 + dice.roll(4);
@@ -176,8 +176,8 @@ pub async fn a_parent_that_moves_takes_along_what_open_transactions_do_below_it<
 
 async fn moves_beside_open_transactions<F: Fixture>(moves_first: bool) {
     let world = world::<F>().await;
-    let mut anna = Remote::synced(&world, "anna").await;
-    let mut berta = Remote::synced(&world, "berta").await;
+    let mut anna = TestRemote::synced(&world, "anna").await;
+    let mut berta = TestRemote::synced(&world, "berta").await;
     for (number, below) in [
         "INSERT INTO line VALUES (40, 1, 'open')",
         "UPDATE line SET body = 'open' WHERE id = 10",
@@ -218,7 +218,7 @@ async fn moves_beside_open_transactions<F: Fixture>(moves_first: bool) {
 }
 
 /// Downloads while a transaction is open; what it brings may be from before it.
-async fn assert_right_enough(remote: &mut Remote) {
+async fn assert_right_enough(remote: &mut TestRemote) {
     remote.download().await;
 }
 
@@ -239,8 +239,8 @@ pub async fn a_row_that_two_rules_hold_stays_until_the_last_lets_it_go<F: Fixtur
         ],
         ..everyone("task")
     };
-    let world = World::<F>::new(ddl, vec![task, follows("note", "task")]).await;
-    let mut anna = Remote::new(&world, "anna").await;
+    let world = DeployedCentre::<F>::new(ddl, vec![task, follows("note", "task")]).await;
+    let mut anna = TestRemote::new(&world, "anna").await;
     let first = anna.download().await;
     assert_eq!(
         anna.rows("task"),
@@ -286,8 +286,8 @@ pub async fn thirty_thousand_partitions_are_a_digest<F: Fixture>() {
             WHERE n < 30000) SELECT 'anna', n FROM s;
         INSERT INTO item VALUES (1, 1, 'a'), (2, 30000, 'b'), (3, 30001, 'c'), (4, 17, 'd');";
     let query = "SELECT n FROM grip WHERE login = {s.username}";
-    let world = World::<F>::new(ddl, vec![partitioned("item", &["n"], query)]).await;
-    let mut anna = Remote::synced(&world, "anna").await;
+    let world = DeployedCentre::<F>::new(ddl, vec![partitioned("item", &["n"], query)]).await;
+    let mut anna = TestRemote::synced(&world, "anna").await;
     assert_eq!(anna.rows("item"), ["1|1|a", "2|30000|b", "4|17|d"]);
     let size = anna.checkpoint.as_ref().unwrap().encode().len();
     assert!(size < 1_000, "{size} bytes");
@@ -315,7 +315,7 @@ pub async fn thirty_thousand_partitions_are_a_digest<F: Fixture>() {
 }
 
 /// Deploys these tables; gives the error.
-async fn refusal<F: Fixture>(world: &mut World<F>, tables: Vec<TableSpec>) -> String {
+async fn refusal<F: Fixture>(world: &mut DeployedCentre<F>, tables: Vec<TableSpec>) -> String {
     world.specs[0].tables = tables;
     let error = world.deploy().await.unwrap_err();
     format!("{error} / {}", error.hint())
@@ -327,7 +327,7 @@ pub async fn what_cannot_be_followed_is_named<F: Fixture>() {
             to_id INTEGER REFERENCES doc, up INTEGER REFERENCES link);
         CREATE TABLE alone (id INTEGER NOT NULL PRIMARY KEY);";
     let doc = || partitioned("doc", &["owner"], OWNED);
-    let mut world = World::<F>::new(ddl, vec![doc()]).await;
+    let mut world = DeployedCentre::<F>::new(ddl, vec![doc()]).await;
     let by = |columns: &[&str]| TableSpec {
         partition: vec![
             RuleBy::Follows {
@@ -396,9 +396,13 @@ pub async fn what_cannot_be_followed_is_named<F: Fixture>() {
         ..everyone("doc")
     };
     for (column, last, told) in [
-        ("tags", Last::Number(3), "neither a date nor an integer"),
-        ("id", Last::Time(3, Unit::Days), "is a number"),
-        ("tag", Last::Number(3), "did you mean \"tags\"?"),
+        (
+            "tags",
+            WindowLength::Number(3),
+            "neither a date nor an integer",
+        ),
+        ("id", WindowLength::Time(3, WindowUnit::Days), "is a number"),
+        ("tag", WindowLength::Number(3), "did you mean \"tags\"?"),
     ] {
         let message = refusal(&mut world, vec![window(column, last)]).await;
         assert!(message.contains(told), "{message}");
@@ -412,7 +416,7 @@ pub async fn missing_indexes_of_a_family_are_told_with_the_statement_that_makes_
         partitioned("doc", &["owner"], OWNED),
         follows("line", "doc"),
     ];
-    let mut world = World::<F>::new(ddl, tables).await;
+    let mut world = DeployedCentre::<F>::new(ddl, tables).await;
     let warnings = world.deploy().await.unwrap().warnings.join("\n");
     for statement in [
         "CREATE INDEX doc_owner ON doc (owner)",
@@ -438,8 +442,8 @@ const TAKEN: &str = "0 conflicts, 0 refused";
 
 /// CASES 26.
 pub async fn rows_that_follow_a_new_parent_arrive_with_it<F: Fixture>() {
-    let world = World::<F>::new(&ddl(CASCADE), tables()).await;
-    let mut anna = Remote::synced(&world, "anna").await;
+    let world = DeployedCentre::<F>::new(&ddl(CASCADE), tables()).await;
+    let mut anna = TestRemote::synced(&world, "anna").await;
     let result = anna
         .upload(&[
             insert("doc", "5|anna|five"),
@@ -463,7 +467,7 @@ pub async fn rows_that_follow_a_new_parent_arrive_with_it<F: Fixture>() {
 pub async fn what_belongs_to_others_by_its_parents_is_not_taken<F: Fixture>() {
     const REFUSED: &str = "out_of_scope: this row is not in your partitions";
     let world = world::<F>().await;
-    let mut anna = Remote::synced(&world, "anna").await;
+    let mut anna = TestRemote::synced(&world, "anna").await;
     let all = "SELECT id, doc_id, body FROM line ORDER BY id";
     let before = world.fixture.query(all).await;
     for (change, told) in [
@@ -524,13 +528,13 @@ pub async fn what_belongs_to_others_by_its_parents_is_not_taken<F: Fixture>() {
             format!("refused line [11] Delete {REFUSED}"),
         ]
     );
-    assert_right(&world, &mut Remote::synced(&world, "anna").await).await;
+    assert_right(&world, &mut TestRemote::synced(&world, "anna").await).await;
 }
 
 /// A parent that leaves in the same upload takes its children out of scope.
 pub async fn a_row_is_judged_by_what_its_parent_is_in_the_end<F: Fixture>() {
     let world = world::<F>().await;
-    let mut anna = Remote::synced(&world, "anna").await;
+    let mut anna = TestRemote::synced(&world, "anna").await;
     let result = anna
         .upload(&[
             insert("doc", "5|anna|five"),
@@ -546,5 +550,5 @@ pub async fn a_row_is_judged_by_what_its_parent_is_in_the_end<F: Fixture>() {
         .query("SELECT id FROM line WHERE id >= 50")
         .await;
     assert_eq!(there, ["50"]);
-    assert_right(&world, &mut Remote::synced(&world, "anna").await).await;
+    assert_right(&world, &mut TestRemote::synced(&world, "anna").await).await;
 }

@@ -11,7 +11,7 @@ use tidewater_testing::generate::Dialect;
 /// nothing of Tidewater. Failures panic: the test cannot go on.
 pub trait Fixture: Sized + Send + Sync + 'static {
     /// An application's open transaction.
-    type Transaction: Transaction;
+    type Transaction: ApplicationTransaction;
 
     /// Whether two applications can have uncommitted changes at the same time. If
     /// not, whoever writes waits for the open transaction.
@@ -78,7 +78,7 @@ pub trait Fixture: Sized + Send + Sync + 'static {
 }
 
 /// An application's open transaction.
-pub trait Transaction: Send + 'static {
+pub trait ApplicationTransaction: Send + 'static {
     /// Runs SQL statements that must succeed.
     fn execute(&mut self, sql: &str) -> impl Future<Output = ()> + Send;
 

@@ -3,22 +3,22 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tidewater_centre::{AskedHolding, FollowPosition, Holding, RuleSpec};
+use tidewater_centre::{FollowPosition, HoldingRequest, RemoteHolding, RuleSpec};
 
-use crate::fixture::{Fixture, Transaction};
-use crate::remote::{Remote, insert};
-use crate::world::{PUBLICATION, SHOP_DDL, World, everyone, partitioned, shop};
+use crate::fixture::{ApplicationTransaction, Fixture};
+use crate::remote::{TestRemote, insert};
+use crate::world::{DeployedCentre, PUBLICATION, SHOP_DDL, everyone, partitioned, shop};
 
 /// Looks what was committed since it did so last.
-struct Follower {
+struct CommitFollower {
     position: FollowPosition,
 }
 
-impl Follower {
-    async fn new<F: Fixture>(world: &World<F>) -> Follower {
+impl CommitFollower {
+    async fn new<F: Fixture>(world: &DeployedCentre<F>) -> CommitFollower {
         let begun = world.centre.follow(None).await.unwrap();
         assert!(begun.touched.is_empty());
-        Follower {
+        CommitFollower {
             position: begun.position,
         }
     }
@@ -26,8 +26,8 @@ impl Follower {
     /// Whom of these it concerns, and how many interests were touched.
     async fn look<F: Fixture, const N: usize>(
         &mut self,
-        world: &World<F>,
-        holdings: [&Holding; N],
+        world: &DeployedCentre<F>,
+        holdings: [&RemoteHolding; N],
     ) -> ([bool; N], usize) {
         let followed = world.centre.follow(Some(self.position.clone())).await;
         let followed = followed.unwrap();
@@ -38,9 +38,9 @@ impl Follower {
     }
 }
 
-impl Follower {
+impl CommitFollower {
     /// Whether something was written since that partition queries read.
-    async fn sees_scopes_written<F: Fixture>(&mut self, world: &World<F>) -> bool {
+    async fn sees_scopes_written<F: Fixture>(&mut self, world: &DeployedCentre<F>) -> bool {
         let followed = world.centre.follow(Some(self.position.clone())).await;
         let followed = followed.unwrap();
         self.position = followed.position;
@@ -49,8 +49,11 @@ impl Follower {
 }
 
 /// Whether remotes hold now what they did.
-async fn hold_the_same<F: Fixture>(world: &World<F>, remotes: &[(&Remote, &Holding)]) -> Vec<bool> {
-    let asked = remotes.iter().map(|(remote, _)| AskedHolding {
+async fn hold_the_same<F: Fixture>(
+    world: &DeployedCentre<F>,
+    remotes: &[(&TestRemote, &RemoteHolding)],
+) -> Vec<bool> {
+    let asked = remotes.iter().map(|(remote, _)| HoldingRequest {
         context: Arc::new(remote.context()),
         publications: vec![PUBLICATION.to_owned()],
     });
@@ -62,18 +65,18 @@ async fn hold_the_same<F: Fixture>(world: &World<F>, remotes: &[(&Remote, &Holdi
 }
 
 /// A remote that has synced, and what it holds.
-async fn synced<F: Fixture>(world: &World<F>, user: &str) -> (Remote, Holding) {
-    let mut remote = Remote::new(world, user).await;
+async fn synced<F: Fixture>(world: &DeployedCentre<F>, user: &str) -> (TestRemote, RemoteHolding) {
+    let mut remote = TestRemote::new(world, user).await;
     let received = remote.download().await;
     let holding = received.holding.unwrap();
     (remote, holding)
 }
 
 pub async fn a_commit_concerns_who_holds_what_it_changed_and_nobody_else<F: Fixture>() {
-    let world = World::<F>::new(SHOP_DDL, shop()).await;
+    let world = DeployedCentre::<F>::new(SHOP_DDL, shop()).await;
     let (_, anna) = synced(&world, "anna").await;
     let (_, clara) = synced(&world, "clara").await;
-    let mut follower = Follower::new(&world).await;
+    let mut follower = CommitFollower::new(&world).await;
     for (sql, expected) in [
         (
             "UPDATE customer SET name = 'Norbert' WHERE customer_id = 1",
@@ -114,11 +117,11 @@ pub async fn a_write_to_what_partition_queries_read_is_told_and_the_queries_answ
         partitioned("customer", &["region"], by_view),
         everyone("product"),
     ];
-    let world = World::<F>::new(&ddl, tables).await;
+    let world = DeployedCentre::<F>::new(&ddl, tables).await;
     let (anna, of_anna) = synced(&world, "anna").await;
     let (clara, of_clara) = synced(&world, "clara").await;
     let both = [(&anna, &of_anna), (&clara, &of_clara)];
-    let mut follower = Follower::new(&world).await;
+    let mut follower = CommitFollower::new(&world).await;
     for (sql, is_of_scopes, same) in [
         (
             "UPDATE customer SET name = 'N' WHERE customer_id = 1",
@@ -186,7 +189,7 @@ pub async fn a_write_to_what_partition_queries_read_is_told_and_the_queries_answ
 }
 
 pub async fn tables_that_no_partition_query_reads_any_more_are_left_alone<F: Fixture>() {
-    let mut world = World::<F>::new(SHOP_DDL, shop()).await;
+    let mut world = DeployedCentre::<F>::new(SHOP_DDL, shop()).await;
     for table in &mut world.specs[0].tables {
         if table.name != "product" {
             let query = "SELECT name FROM product WHERE name = {s.username}";
@@ -197,7 +200,7 @@ pub async fn tables_that_no_partition_query_reads_any_more_are_left_alone<F: Fix
     let told = |what: &str| report.steps.iter().any(|it| it.description.contains(what));
     assert!(told("note when product is written to"), "{report:?}");
     assert_eq!(world.deploy().await.unwrap().steps, []);
-    let mut follower = Follower::new(&world).await;
+    let mut follower = CommitFollower::new(&world).await;
     world
         .execute("INSERT INTO visit_plan VALUES ('anna', 'west')")
         .await;
@@ -209,10 +212,10 @@ pub async fn tables_that_no_partition_query_reads_any_more_are_left_alone<F: Fix
 }
 
 pub async fn a_row_that_moves_concerns_whom_it_leaves_and_whom_it_reaches<F: Fixture>() {
-    let world = World::<F>::new(SHOP_DDL, shop()).await;
+    let world = DeployedCentre::<F>::new(SHOP_DDL, shop()).await;
     let (_, anna) = synced(&world, "anna").await;
     let (_, clara) = synced(&world, "clara").await;
-    let mut follower = Follower::new(&world).await;
+    let mut follower = CommitFollower::new(&world).await;
     world
         .execute("UPDATE customer SET region = 'south' WHERE customer_id = 2")
         .await;
@@ -226,10 +229,10 @@ pub async fn a_row_that_moves_concerns_whom_it_leaves_and_whom_it_reaches<F: Fix
 }
 
 pub async fn a_commit_is_told_when_it_is_committed_however_late<F: Fixture>() {
-    let world = World::<F>::new(SHOP_DDL, shop()).await;
+    let world = DeployedCentre::<F>::new(SHOP_DDL, shop()).await;
     let (_, anna) = synced(&world, "anna").await;
     let (_, clara) = synced(&world, "clara").await;
-    let mut follower = Follower::new(&world).await;
+    let mut follower = CommitFollower::new(&world).await;
     let mut late = world.fixture.begin().await;
     late.execute("UPDATE customer SET name = 'Susi' WHERE customer_id = 3")
         .await;
@@ -247,10 +250,10 @@ pub async fn a_commit_is_told_when_it_is_committed_however_late<F: Fixture>() {
 }
 
 pub async fn what_is_undone_is_not_told<F: Fixture>() {
-    let world = World::<F>::new(SHOP_DDL, shop()).await;
+    let world = DeployedCentre::<F>::new(SHOP_DDL, shop()).await;
     let (_, anna) = synced(&world, "anna").await;
     let (_, clara) = synced(&world, "clara").await;
-    let mut follower = Follower::new(&world).await;
+    let mut follower = CommitFollower::new(&world).await;
     let mut undone = world.fixture.begin().await;
     undone
         .execute("UPDATE customer SET name = 'Susi' WHERE customer_id = 3")
@@ -266,9 +269,9 @@ pub async fn what_is_undone_is_not_told<F: Fixture>() {
 }
 
 pub async fn many_rows_of_a_partition_are_told_once<F: Fixture>() {
-    let world = World::<F>::new(SHOP_DDL, shop()).await;
+    let world = DeployedCentre::<F>::new(SHOP_DDL, shop()).await;
     let (_, anna) = synced(&world, "anna").await;
-    let mut follower = Follower::new(&world).await;
+    let mut follower = CommitFollower::new(&world).await;
     world
         .execute(
             "WITH RECURSIVE n (i) AS (SELECT 100 UNION ALL SELECT i + 1 FROM n WHERE i < 10000)
@@ -280,9 +283,9 @@ pub async fn many_rows_of_a_partition_are_told_once<F: Fixture>() {
 }
 
 pub async fn what_a_sync_notes_of_itself_concerns_nobody<F: Fixture>() {
-    let world = World::<F>::new(SHOP_DDL, shop()).await;
+    let world = DeployedCentre::<F>::new(SHOP_DDL, shop()).await;
     let (_, anna) = synced(&world, "anna").await;
-    let mut follower = Follower::new(&world).await;
+    let mut follower = CommitFollower::new(&world).await;
     synced(&world, "berta").await;
     let (_, touched) = follower.look(&world, [&anna]).await;
     assert_eq!(touched, 0);
@@ -298,11 +301,11 @@ pub async fn what_a_sync_notes_of_itself_concerns_nobody<F: Fixture>() {
 }
 
 pub async fn an_upload_concerns_who_holds_the_same<F: Fixture>() {
-    let world = World::<F>::new(SHOP_DDL, shop()).await;
+    let world = DeployedCentre::<F>::new(SHOP_DDL, shop()).await;
     let (mut remote, anna) = synced(&world, "anna").await;
     let (_, berta) = synced(&world, "berta").await;
     let (_, clara) = synced(&world, "clara").await;
-    let mut follower = Follower::new(&world).await;
+    let mut follower = CommitFollower::new(&world).await;
     remote
         .upload(&[insert("purchase", "20|north|1|5.00")])
         .await;
@@ -311,10 +314,10 @@ pub async fn an_upload_concerns_who_holds_the_same<F: Fixture>() {
 }
 
 pub async fn a_table_of_which_all_is_sent_again_concerns_everybody<F: Fixture>() {
-    let mut world = World::<F>::new(SHOP_DDL, shop()).await;
+    let mut world = DeployedCentre::<F>::new(SHOP_DDL, shop()).await;
     let (_, anna) = synced(&world, "anna").await;
     let (_, clara) = synced(&world, "clara").await;
-    let mut follower = Follower::new(&world).await;
+    let mut follower = CommitFollower::new(&world).await;
     world
         .execute(&F::EMPTY_TABLE.replace("{}", "purchase"))
         .await;
@@ -342,10 +345,10 @@ pub async fn a_table_of_which_all_is_sent_again_concerns_everybody<F: Fixture>()
 pub async fn rows_that_follow_a_parent_concern_whom_it_does<F: Fixture>() {
     let mut tables = shop();
     tables[0].partition = vec![RuleSpec::follows("customer")];
-    let world = World::<F>::new(SHOP_DDL, tables).await;
+    let world = DeployedCentre::<F>::new(SHOP_DDL, tables).await;
     let (_, anna) = synced(&world, "anna").await;
     let (_, clara) = synced(&world, "clara").await;
-    let mut follower = Follower::new(&world).await;
+    let mut follower = CommitFollower::new(&world).await;
     world
         .execute("UPDATE purchase SET cost = 3 WHERE purchase_id = 11")
         .await;
@@ -359,7 +362,7 @@ pub async fn rows_that_follow_a_parent_concern_whom_it_does<F: Fixture>() {
 }
 
 pub async fn what_a_remote_holds_is_told_by_its_download_and_its_checkpoint<F: Fixture>() {
-    let world = World::<F>::new(
+    let world = DeployedCentre::<F>::new(
         "CREATE TABLE plan (login TEXT NOT NULL, place INTEGER NOT NULL, PRIMARY KEY (login, place));
          CREATE TABLE spot (id INTEGER NOT NULL PRIMARY KEY, place INTEGER NOT NULL,
              price NUMERIC(10,2));
@@ -383,7 +386,7 @@ pub async fn what_a_remote_holds_is_told_by_its_download_and_its_checkpoint<F: F
     let again = many.download().await;
     assert_eq!(again.checkpoint(), None);
     assert_eq!(again.holding.as_ref(), Some(&of_many));
-    let mut follower = Follower::new(&world).await;
+    let mut follower = CommitFollower::new(&world).await;
     world
         .execute("UPDATE spot SET price = 7 WHERE id = 2")
         .await;
@@ -404,7 +407,7 @@ pub async fn what_a_remote_holds_is_told_by_its_download_and_its_checkpoint<F: F
 
 /// Writers go on while somebody follows: at the end everything was told.
 pub async fn whoever_follows_busy_writers_is_told_of_every_commit<F: Fixture>() {
-    let world = World::<F>::new(
+    let world = DeployedCentre::<F>::new(
         "CREATE TABLE plan (login TEXT NOT NULL, place INTEGER NOT NULL, PRIMARY KEY (login, place));
          CREATE TABLE spot (id INTEGER NOT NULL PRIMARY KEY, place INTEGER NOT NULL);
          WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 200)
@@ -412,7 +415,7 @@ pub async fn whoever_follows_busy_writers_is_told_of_every_commit<F: Fixture>() 
         vec![partitioned("spot", &["place"], "SELECT place FROM plan WHERE login = {s.username}")],
     )
     .await;
-    let mut follower = Follower::new(&world).await;
+    let mut follower = CommitFollower::new(&world).await;
     let write = |worker: i64| {
         let fixture = &world.fixture;
         async move {

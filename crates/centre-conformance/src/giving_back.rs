@@ -2,26 +2,26 @@
 //! they first came.
 
 use tidewater_centre::UploadOutcome;
-use tidewater_centre::records::{AskedSubscription, FormerRecord, RemoteRecord, Retention};
+use tidewater_centre::records::{FormerRecord, RemoteRecord, RetentionTimes, SubscriptionRequest};
 use tidewater_protocol::RemoteId;
 
 use crate::administering;
 use crate::fixture::Fixture;
 use crate::remote::session_state;
-use crate::remote::{Remote, delete, fresh_id, insert};
-use crate::world::{NOW_MS, PUBLICATION, SHOP_DDL, World, asked, shop};
+use crate::remote::{TestRemote, delete, fresh_id, insert};
+use crate::world::{DeployedCentre, NOW_MS, PUBLICATION, SHOP_DDL, asked, shop};
 
 const CUSTOMERS: &str = "SELECT customer_id, name FROM customer WHERE customer_id > 3 ORDER BY 1";
 const DAY_MS: i64 = 24 * 60 * 60 * 1000;
 
-async fn world<F: Fixture>() -> World<F> {
-    World::new(SHOP_DDL, shop()).await
+async fn world<F: Fixture>() -> DeployedCentre<F> {
+    DeployedCentre::new(SHOP_DDL, shop()).await
 }
 
 pub async fn the_same_upload_of_two_copies_takes_effect_once<F: Fixture>() {
     let world = world::<F>().await;
-    let mut anna = Remote::synced(&world, "anna").await;
-    let mut copy = Remote::synced(&world, "anna").await;
+    let mut anna = TestRemote::synced(&world, "anna").await;
+    let mut copy = TestRemote::synced(&world, "anna").await;
     let mut upload = anna.next_upload(&[
         insert("customer", "40|north|Nina|NULL"),
         insert("customer", "41|north|forbidden|NULL"),
@@ -60,14 +60,14 @@ pub async fn the_same_upload_of_two_copies_takes_effect_once<F: Fixture>() {
 }
 
 pub async fn what_was_given_back_is_remembered_for_90_days<F: Fixture>() {
-    let retention = Retention {
+    let retention = RetentionTimes {
         log_ms: DAY_MS,
         history_ms: DAY_MS,
         conflicts_ms: DAY_MS,
     };
     for (days, remembered) in [(89, true), (91, false)] {
         let world = world::<F>().await;
-        let mut anna = Remote::synced(&world, "anna").await;
+        let mut anna = TestRemote::synced(&world, "anna").await;
         let mut upload = anna.next_upload(&[insert("customer", "40|north|Nina|NULL")]);
         upload.given_back = true;
         anna.apply(upload.clone()).await;
@@ -84,8 +84,8 @@ pub async fn what_was_given_back_is_remembered_for_90_days<F: Fixture>() {
 /// Whoever inserted the row may give that back later: then it is there again.
 pub async fn a_delete_that_is_given_back_and_finds_no_row_is_a_conflict<F: Fixture>() {
     let world = world::<F>().await;
-    let mut first = Remote::synced(&world, "anna").await;
-    let mut second = Remote::synced(&world, "berta").await;
+    let mut first = TestRemote::synced(&world, "anna").await;
+    let mut second = TestRemote::synced(&world, "berta").await;
     let row = "40|north|Nina|NULL";
     for (remote, change, conflicts) in [
         (&mut second, delete("customer", row), 1),
@@ -106,8 +106,8 @@ pub async fn a_delete_that_is_given_back_and_finds_no_row_is_a_conflict<F: Fixtu
 
 pub async fn the_centre_and_former_ids_are_known_again<F: Fixture>() {
     let world = world::<F>().await;
-    let mut anna = Remote::synced(&world, "anna").await;
-    let mut clara = Remote::synced(&world, "clara").await;
+    let mut anna = TestRemote::synced(&world, "anna").await;
+    let mut clara = TestRemote::synced(&world, "clara").await;
     for remote in [&mut anna, &mut clara] {
         let record = RemoteRecord {
             id: remote.id,
@@ -120,7 +120,7 @@ pub async fn the_centre_and_former_ids_are_known_again<F: Fixture>() {
     world.centre.add_user(&clara_herself).await.unwrap();
     let unknown = RemoteId::from_random(fresh_id());
     let session = async |user: &str, id: RemoteId, formers: &[RemoteId]| {
-        let asked = [AskedSubscription {
+        let asked = [SubscriptionRequest {
             formers: formers.to_vec(),
             ..asked(PUBLICATION)
         }];

@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use tidewater_centre::{Begun, ProcedureCall, Returns};
+use tidewater_centre::{OnceKeyState, ProcedureCall, Returns};
 use tidewater_testing::generate::Dialect;
 
-use crate::fixture::{Fixture, Transaction};
+use crate::fixture::{ApplicationTransaction, Fixture};
 use crate::procedures::{call, integer, procedures, reading, run, run_one, spec, under, world};
 use crate::remote::fresh_id;
 use crate::world::NOW_MS;
@@ -113,7 +113,7 @@ pub async fn an_interrupted_call_is_undone<F: Fixture>() {
     assert_eq!(done.await, ["0"]);
     // It has not happened, so the key is free.
     let begun = worker.begin_once("anna", key, "price", NOW_MS).await;
-    assert_eq!(begun.unwrap(), Begun::New);
+    assert_eq!(begun.unwrap(), OnceKeyState::New);
 }
 
 pub async fn interrupts_at_any_moment_hit_only_what_they_mean<F: Fixture>() {

@@ -3,16 +3,16 @@
 use std::collections::BTreeMap;
 
 use tidewater_centre::{
-    CentreError, HandledSpec, TableSpec, UploadOutcome, UploadResult, Verdict, Verdicts,
+    CentreError, HandledSpec, RowVerdict, TableSpec, UploadOutcome, UploadResult, Verdicts,
 };
 use tidewater_protocol::{Code, Value};
 
 use crate::fixture::Fixture;
-use crate::remote::{Change, Remote, delete, insert, result_text, update};
-use crate::world::{SHOP_DDL, World, shop};
+use crate::remote::{RowChange, TestRemote, delete, insert, result_text, update};
+use crate::world::{DeployedCentre, SHOP_DDL, shop};
 
 /// The shop, of which handlers judge customers and products; `keeps` if they keep the products.
-async fn world<F: Fixture>(keeps: bool) -> World<F> {
+async fn world<F: Fixture>(keeps: bool) -> DeployedCentre<F> {
     let tables = shop().into_iter().map(|table| TableSpec {
         handled: HandledSpec {
             upload: table.name != "purchase",
@@ -21,17 +21,17 @@ async fn world<F: Fixture>(keeps: bool) -> World<F> {
         },
         ..table
     });
-    World::new(SHOP_DDL, tables.collect()).await
+    DeployedCentre::new(SHOP_DDL, tables.collect()).await
 }
 
 /// Uploads changes; verdicts by the table and the number of the change among its own.
 async fn judged(
-    remote: &mut Remote,
-    changes: &[Change],
-    verdicts: &[(&str, u64, Verdict)],
+    remote: &mut TestRemote,
+    changes: &[RowChange],
+    verdicts: &[(&str, u64, RowVerdict)],
 ) -> Result<UploadResult, CentreError> {
     let mut upload = remote.next_upload(changes);
-    upload.verdicts = of(&upload, verdicts);
+    upload.verdicts = verdicts_for(&upload, verdicts);
     match remote.apply(upload).await {
         UploadOutcome::Applied { result, .. } => Ok(result),
         UploadOutcome::Failed { error } => Err(error),
@@ -39,7 +39,10 @@ async fn judged(
     }
 }
 
-fn of(upload: &tidewater_centre::SyncUpload, verdicts: &[(&str, u64, Verdict)]) -> Verdicts {
+fn verdicts_for(
+    upload: &tidewater_centre::SyncUpload,
+    verdicts: &[(&str, u64, RowVerdict)],
+) -> Verdicts {
     let tables = upload.tables.iter().enumerate();
     let tables = tables.filter(|(_, it)| it.begin.table != "purchase");
     let verdicts = tables.map(|(place, table)| {
@@ -50,20 +53,20 @@ fn of(upload: &tidewater_centre::SyncUpload, verdicts: &[(&str, u64, Verdict)]) 
     verdicts.collect()
 }
 
-fn change(column: &str, value: &str) -> Verdict {
+fn change(column: &str, value: &str) -> RowVerdict {
     let value = match value.parse() {
         Ok(integer) => Value::Integer(integer),
         Err(_) => Value::Text(value.to_owned()),
     };
-    Verdict::Change(vec![(column.to_owned(), value)])
+    RowVerdict::Change(vec![(column.to_owned(), value)])
 }
 
-fn refuse(reason: &str) -> Verdict {
-    Verdict::Refuse(reason.to_owned())
+fn refuse(reason: &str) -> RowVerdict {
+    RowVerdict::Refuse(reason.to_owned())
 }
 
 /// The rows of a result, sorted.
-fn told(remote: &Remote, result: &UploadResult) -> Vec<String> {
+fn told(remote: &TestRemote, result: &UploadResult) -> Vec<String> {
     let mut told = result_text(&remote.schema, result);
     told[1..].sort();
     told
@@ -73,7 +76,7 @@ const CUSTOMERS: &str = "SELECT customer_id, region, name FROM customer ORDER BY
 
 pub async fn verdicts_say_what_becomes_of_uploaded_rows<F: Fixture>() {
     let world = world::<F>(false).await;
-    let mut anna = Remote::synced(&world, "anna").await;
+    let mut anna = TestRemote::synced(&world, "anna").await;
     let changes = [
         insert("customer", "40|north|Nina|NULL"),
         insert("customer", "41|north|Nils|NULL"),
@@ -88,9 +91,9 @@ pub async fn verdicts_say_what_becomes_of_uploaded_rows<F: Fixture>() {
     let verdicts = [
         ("customer", 1, refuse("we know Nils")),
         ("customer", 2, change("name", "Nelly")),
-        ("customer", 3, Verdict::Handled),
+        ("customer", 3, RowVerdict::Handled),
         ("customer", 4, change("email", "norah@x")),
-        ("customer", 5, Verdict::Handled),
+        ("customer", 5, RowVerdict::Handled),
     ];
     let result = judged(&mut anna, &changes, &verdicts).await.unwrap();
     assert_eq!(
@@ -126,7 +129,7 @@ pub async fn verdicts_say_what_becomes_of_uploaded_rows<F: Fixture>() {
 
 pub async fn a_verdict_gives_nobody_more_rights<F: Fixture>() {
     let world = world::<F>(false).await;
-    let mut anna = Remote::synced(&world, "anna").await;
+    let mut anna = TestRemote::synced(&world, "anna").await;
     let changes = [
         insert("customer", "40|north|Nina|NULL"),
         insert("customer", "41|north|Nils|NULL"),
@@ -139,8 +142,8 @@ pub async fn a_verdict_gives_nobody_more_rights<F: Fixture>() {
         ("customer", 0, change("customer_id", "60")),
         ("customer", 1, change("region", "south")),
         ("customer", 2, change("name", "forbidden")),
-        ("customer", 4, Verdict::Handled),
-        ("customer", 5, Verdict::Handled),
+        ("customer", 4, RowVerdict::Handled),
+        ("customer", 5, RowVerdict::Handled),
     ];
     let result = judged(&mut anna, &changes, &verdicts).await.unwrap();
     let lines = told(&anna, &result);
@@ -169,8 +172,8 @@ pub async fn a_verdict_gives_nobody_more_rights<F: Fixture>() {
 pub async fn no_row_passes_that_its_handler_has_not_seen<F: Fixture>() {
     let world = world::<F>(true).await;
     let (mut anna, berta) = (
-        Remote::synced(&world, "anna").await,
-        Remote::synced(&world, "berta").await,
+        TestRemote::synced(&world, "anna").await,
+        TestRemote::synced(&world, "berta").await,
     );
     let mut upload = anna.next_upload(&[insert("customer", "40|north|Nina|NULL")]);
     upload.verdicts.clear();
@@ -180,11 +183,11 @@ pub async fn no_row_passes_that_its_handler_has_not_seen<F: Fixture>() {
     };
     assert_eq!(error.code(), Code::NotDeployed);
     // A list of which others have been judged.
-    let mut anna = Remote::synced(&world, "anna").await;
+    let mut anna = TestRemote::synced(&world, "anna").await;
     let mut berta = berta;
     let unseen = berta.next_upload(&[insert("customer", "41|north|Nils|NULL")]);
     let mut seen = anna.next_upload(&[insert("customer", "40|north|Nina|NULL")]);
-    seen.verdicts = of(&seen, &[]);
+    seen.verdicts = verdicts_for(&seen, &[]);
     let outcomes = world
         .worker()
         .await
@@ -197,11 +200,11 @@ pub async fn no_row_passes_that_its_handler_has_not_seen<F: Fixture>() {
     let product = [insert("product", "9|cocoa")];
     let error = judged(&mut anna, &product, &[]).await.unwrap_err();
     assert_eq!(error.code(), Code::Internal);
-    let mut anna = Remote::synced(&world, "anna").await;
+    let mut anna = TestRemote::synced(&world, "anna").await;
     let changes = [insert("product", "9|cocoa"), delete("product", "1|tea")];
     let handled = [
-        ("product", 0, Verdict::Handled),
-        ("product", 1, Verdict::Handled),
+        ("product", 0, RowVerdict::Handled),
+        ("product", 1, RowVerdict::Handled),
     ];
     let result = judged(&mut anna, &changes, &handled).await.unwrap();
     assert!(result.asked.is_empty() && result.tables.is_empty());

@@ -2,24 +2,24 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use tidewater_centre::{RowsChunk, UploadOutcome, UploadResult, UploadTable};
+use tidewater_centre::{UploadChunk, UploadOutcome, UploadResult, UploadTable};
 use tidewater_protocol::message::TableBegin;
 use tidewater_protocol::{ColumnType, Fit, Op, RowsReader, RowsWriter, UnpackedRow, Value};
 use tidewater_testing::generate::random::Random;
 use tidewater_testing::generate::types::{ALL, Type};
 
 use crate::fixture::Fixture;
-use crate::remote::{Remote, datums, insert, result_text, update};
-use crate::world::{World, everyone};
+use crate::remote::{TestRemote, datums, insert, result_text, update};
+use crate::world::{DeployedCentre, everyone};
 
 /// CASES 29: what a trigger makes of an uploaded row is what the next change of it begins with.
 pub async fn what_a_trigger_makes_of_a_row_is_told<F: Fixture>() {
     let ddl = "CREATE TABLE note (id INTEGER NOT NULL PRIMARY KEY, body VARCHAR(9),
          stamp INTEGER NOT NULL)";
-    let world = World::<F>::new(ddl, vec![everyone("note")]).await;
+    let world = DeployedCentre::<F>::new(ddl, vec![everyone("note")]).await;
     world.execute(&F::stamp_trigger()).await;
-    let mut anna = Remote::synced(&world, "anna").await;
-    let mut berta = Remote::synced(&world, "berta").await;
+    let mut anna = TestRemote::synced(&world, "anna").await;
+    let mut berta = TestRemote::synced(&world, "berta").await;
     let result = anna.upload(&[insert("note", "1|v0|0")]).await;
     assert_eq!(result[1..], ["made note: 1|v0|100"]);
     let result = anna.upload(&[update("note", "1|v0|100", "1|v1|100")]).await;
@@ -35,7 +35,7 @@ pub async fn what_a_trigger_makes_of_a_row_is_told<F: Fixture>() {
 }
 
 /// A row of one of the tables that have a column of a type each.
-struct Typed {
+struct TypedRow {
     table: usize,
     id: i64,
     value: Value,
@@ -58,10 +58,10 @@ pub async fn a_row_can_be_changed_again_whatever_became_of_it<F: Fixture>() {
         .map(|number| format!("t{number}"))
         .collect();
     let specs = names.iter().map(|name| everyone(name));
-    let world = World::<F>::new(&ddl, specs.collect()).await;
-    let mut anna = Remote::synced(&world, "anna").await;
+    let world = DeployedCentre::<F>::new(&ddl, specs.collect()).await;
+    let mut anna = TestRemote::synced(&world, "anna").await;
     let mut random = Random::seeded(29);
-    let of_table = |remote: &Remote, table: usize| {
+    let of_table = |remote: &TestRemote, table: usize| {
         let columns = &remote.schema.table(&names[table]).unwrap().columns;
         columns[1].column_type
     };
@@ -75,7 +75,7 @@ pub async fn a_row_can_be_changed_again_whatever_became_of_it<F: Fixture>() {
         };
         let value = of.sample(F::DIALECT, &mut random);
         if fits(of_table(&anna, table), &value) {
-            rows.push(Typed { table, id, value });
+            rows.push(TypedRow { table, id, value });
         }
     }
     assert!(rows.len() > 500, "{}", rows.len());
@@ -112,7 +112,7 @@ fn fits(column_type: ColumnType, value: &Value) -> bool {
 }
 
 /// What the rows are after an upload.
-fn current(rows: &[Typed], outcome: &Outcome) -> BTreeMap<i64, Value> {
+fn current(rows: &[TypedRow], outcome: &OutcomeById) -> BTreeMap<i64, Value> {
     let rows = rows.iter().map(|row| {
         let made = outcome.made.get(&row.id);
         (row.id, made.unwrap_or(&row.value).clone())
@@ -122,7 +122,7 @@ fn current(rows: &[Typed], outcome: &Outcome) -> BTreeMap<i64, Value> {
 
 /// What came of an upload, by the rows' ids.
 #[derive(Default)]
-struct Outcome {
+struct OutcomeById {
     refused: BTreeSet<i64>,
     made: BTreeMap<i64, Value>,
     /// Conflicts, as text.
@@ -132,11 +132,11 @@ struct Outcome {
 /// Uploads rows: inserts, updates of rows with those values before, or deletes of those that have
 /// none.
 async fn upload(
-    remote: &mut Remote,
+    remote: &mut TestRemote,
     names: &[String],
-    rows: &[Typed],
+    rows: &[TypedRow],
     before: Option<&BTreeMap<i64, Value>>,
-) -> Outcome {
+) -> OutcomeById {
     let schema = remote.schema.clone();
     let tables = names.iter().enumerate().map(|(number, name)| {
         let table = schema.table(name).unwrap();
@@ -155,7 +155,7 @@ async fn upload(
         }
         UploadTable {
             begin: TableBegin::for_table(table),
-            chunks: vec![RowsChunk::Memory(writer.take().into())],
+            chunks: vec![UploadChunk::from_packed(&table.shape(), writer.take()).unwrap()],
         }
     });
     let tables = tables.collect();
@@ -167,12 +167,12 @@ async fn upload(
     }
 }
 
-fn outcome(remote: &Remote, result: &UploadResult) -> Outcome {
+fn outcome(remote: &TestRemote, result: &UploadResult) -> OutcomeById {
     let lines = result_text(&remote.schema, result).into_iter().skip(1);
     let is_lost = |line: &String| line.starts_with("conflict") || line.starts_with("gone");
-    let mut outcome = Outcome {
+    let mut outcome = OutcomeById {
         lost: lines.filter(is_lost).collect(),
-        ..Outcome::default()
+        ..OutcomeById::default()
     };
     for of_table in &result.tables {
         let shape = remote.schema.table(&of_table.begin.table).unwrap().shape();

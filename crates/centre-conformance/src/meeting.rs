@@ -2,14 +2,14 @@
 //! inserted under its own row is never taken for a part of the other's.
 
 use tidewater_centre::{ConflictSpec, OnReject, SettleOutcome, TableSpec, UploadMode};
-use tidewater_centre::{Judgement, RefusedAction, RefusedChoice};
+use tidewater_centre::{Judgement, RefusedChoice, RefusedRowAction};
 use tidewater_protocol::Code;
 use tidewater_protocol::message::GivenUp;
 
 use crate::families::follows;
 use crate::fixture::Fixture;
-use crate::remote::{Remote, insert, update};
-use crate::world::{NOW_MS, World, everyone};
+use crate::remote::{TestRemote, insert, update};
+use crate::world::{DeployedCentre, NOW_MS, everyone};
 
 const DDL: &str = "
     CREATE TABLE orders (id INTEGER NOT NULL PRIMARY KEY, customer TEXT NOT NULL, n INTEGER);
@@ -36,9 +36,9 @@ fn tables(resolve: &str, is_followed: bool) -> Vec<TableSpec> {
 const LINES: &str = "SELECT order_id, product, n FROM line ORDER BY 1, 2";
 
 /// Berta's order is there when anna's arrives with lines, and a note to one of them.
-async fn meet<F: Fixture>(world: &World<F>) -> (Remote, Vec<String>) {
-    let mut anna = Remote::synced(world, "anna").await;
-    let mut berta = Remote::synced(world, "berta").await;
+async fn meet<F: Fixture>(world: &DeployedCentre<F>) -> (TestRemote, Vec<String>) {
+    let mut anna = TestRemote::synced(world, "anna").await;
+    let mut berta = TestRemote::synced(world, "berta").await;
     berta
         .upload(&[
             insert("orders", "10|Nora|1"),
@@ -75,7 +75,7 @@ pub async fn what_refers_to_an_insert_that_met_another_is_refused_with_it<F: Fix
                 // The operator has said that both rows are one.
                 continue;
             }
-            let world = World::<F>::new(DDL, tables(resolve, is_followed)).await;
+            let world = DeployedCentre::<F>::new(DDL, tables(resolve, is_followed)).await;
             let (_, told) = meet(&world).await;
             assert_eq!(
                 told,
@@ -102,7 +102,7 @@ pub async fn what_refers_to_an_insert_that_met_another_is_refused_with_it<F: Fix
 
 pub async fn an_upload_that_goes_in_whole_is_refused_with_an_order_that_met_another<F: Fixture>() {
     for upload in [UploadMode::Transactional, UploadMode::Net] {
-        let mut world = World::<F>::new(DDL, tables("server_wins", true)).await;
+        let mut world = DeployedCentre::<F>::new(DDL, tables("server_wins", true)).await;
         world.specs[0].upload = upload;
         world.specs[0].on_reject = OnReject::Abort;
         world.deploy().await.unwrap();
@@ -121,9 +121,9 @@ pub async fn lines_that_all_meet_others_are_refused_with_their_order<F: Fixture>
         for resolve in ["server_wins", "client_wins", "additive(n)", "park"] {
             let mut tables = tables("server_wins", is_followed);
             tables[1].conflict.resolve = vec![resolve.into()];
-            let world = World::<F>::new(DDL, tables).await;
-            let mut berta = Remote::synced(&world, "berta").await;
-            let mut anna = Remote::synced(&world, "anna").await;
+            let world = DeployedCentre::<F>::new(DDL, tables).await;
+            let mut berta = TestRemote::synced(&world, "berta").await;
+            let mut anna = TestRemote::synced(&world, "anna").await;
             berta
                 .upload(&[
                     insert("orders", "10|Nora|1"),
@@ -160,7 +160,7 @@ pub async fn lines_that_all_meet_others_are_refused_with_their_order<F: Fixture>
 
 /// The remote may not have heard yet that its order was refused, or its user has gone on with it.
 pub async fn what_is_uploaded_later_under_a_refused_insert_is_refused<F: Fixture>() {
-    let world = World::<F>::new(DDL, tables("server_wins", true)).await;
+    let world = DeployedCentre::<F>::new(DDL, tables("server_wins", true)).await;
     let (mut anna, _) = meet(&world).await;
     let told = anna
         .upload(&[
@@ -194,13 +194,13 @@ pub async fn what_is_uploaded_later_under_a_refused_insert_is_refused<F: Fixture
         "0 inserted, 0 updated, 0 deleted, 0 conflicts, 1 refused"
     );
     // Others are not concerned.
-    let mut berta = Remote::synced(&world, "berta").await;
+    let mut berta = TestRemote::synced(&world, "berta").await;
     let told = berta.upload(&[insert("line", "10|dates|1")]).await;
     assert!(told[0].starts_with("1 inserted"), "{told:?}");
 }
 
 pub async fn an_order_under_a_new_key_takes_its_lines_along<F: Fixture>() {
-    let world = World::<F>::new(DDL, tables("server_wins", true)).await;
+    let world = DeployedCentre::<F>::new(DDL, tables("server_wins", true)).await;
     let (mut anna, _) = meet(&world).await;
     let given_up = |table: &str, key: &str| GivenUp {
         table: table.into(),
@@ -227,14 +227,14 @@ pub async fn an_order_under_a_new_key_takes_its_lines_along<F: Fixture>() {
 }
 
 pub async fn lines_are_taken_when_the_order_is_replayed<F: Fixture>() {
-    let world = World::<F>::new(DDL, tables("server_wins", true)).await;
+    let world = DeployedCentre::<F>::new(DDL, tables("server_wins", true)).await;
     let (mut anna, _) = meet(&world).await;
     world.execute("DELETE FROM line").await;
     world.execute("DELETE FROM orders WHERE id = 10").await;
     for refused in world.centre.refused().await.unwrap() {
         let choice = RefusedChoice {
             refused: refused.id,
-            action: RefusedAction::Replay,
+            action: RefusedRowAction::Replay,
             force: false,
             judgement: Judgement::default(),
             by: "olga".into(),
@@ -253,9 +253,9 @@ pub async fn lines_are_taken_when_the_order_is_replayed<F: Fixture>() {
 
 /// Two equal orders are one, and so what refers to either.
 pub async fn equal_inserts_with_children_are_one<F: Fixture>() {
-    let world = World::<F>::new(DDL, tables("server_wins", true)).await;
-    let mut anna = Remote::synced(&world, "anna").await;
-    let mut berta = Remote::synced(&world, "berta").await;
+    let world = DeployedCentre::<F>::new(DDL, tables("server_wins", true)).await;
+    let mut anna = TestRemote::synced(&world, "anna").await;
+    let mut berta = TestRemote::synced(&world, "berta").await;
     for (remote, product) in [(&mut anna, "apples"), (&mut berta, "bananas")] {
         let line = format!("10|{product}|1");
         let told = remote
@@ -266,12 +266,12 @@ pub async fn equal_inserts_with_children_are_one<F: Fixture>() {
 }
 
 /// An operator's replay of what is refused, row by row and oldest first: what is settled.
-async fn replay_all<F: Fixture>(world: &World<F>) -> Vec<String> {
+async fn replay_all<F: Fixture>(world: &DeployedCentre<F>) -> Vec<String> {
     let mut settled = Vec::new();
     for refused in world.centre.refused().await.unwrap() {
         let choice = RefusedChoice {
             refused: refused.id,
-            action: RefusedAction::Replay,
+            action: RefusedRowAction::Replay,
             force: true,
             judgement: Judgement::default(),
             by: "olga".into(),
@@ -286,9 +286,9 @@ async fn replay_all<F: Fixture>(world: &World<F>) -> Vec<String> {
 }
 
 /// The rows of two families with equal lines: anna's are refused.
-async fn meet_with_equal_lines<F: Fixture>(world: &World<F>) -> Remote {
-    let mut anna = Remote::synced(world, "anna").await;
-    let mut berta = Remote::synced(world, "berta").await;
+async fn meet_with_equal_lines<F: Fixture>(world: &DeployedCentre<F>) -> TestRemote {
+    let mut anna = TestRemote::synced(world, "anna").await;
+    let mut berta = TestRemote::synced(world, "berta").await;
     let family = |customer: &str, note: i64| {
         [
             insert("orders", &format!("10|{customer}|1")),
@@ -305,7 +305,7 @@ async fn meet_with_equal_lines<F: Fixture>(world: &World<F>) -> Remote {
 
 /// Where an equal row is under somebody else's parent, it is not the refused one.
 pub async fn what_is_below_a_refused_row_is_not_replayed_into_another_family<F: Fixture>() {
-    let world = World::<F>::new(DDL, tables("server_wins", true)).await;
+    let world = DeployedCentre::<F>::new(DDL, tables("server_wins", true)).await;
     let mut anna = meet_with_equal_lines(&world).await;
     assert_eq!(replay_all(&world).await, [""; 0]);
     assert_eq!(world.centre.refused().await.unwrap().len(), 4);
@@ -338,7 +338,7 @@ pub async fn what_is_below_a_refused_row_is_not_replayed_into_another_family<F: 
 
 /// When the key is free, the family comes, row by row.
 pub async fn a_family_is_replayed_when_its_parent_is_in<F: Fixture>() {
-    let world = World::<F>::new(DDL, tables("server_wins", true)).await;
+    let world = DeployedCentre::<F>::new(DDL, tables("server_wins", true)).await;
     meet_with_equal_lines(&world).await;
     let emptied = "DELETE FROM note; DELETE FROM line; DELETE FROM orders";
     world.execute(emptied).await;
@@ -351,7 +351,7 @@ pub async fn a_family_is_replayed_when_its_parent_is_in<F: Fixture>() {
 
 /// The rows below it would stay behind: the device gives it another key, and takes them along.
 pub async fn an_operator_gives_no_refused_row_another_key_that_others_refer_to<F: Fixture>() {
-    let world = World::<F>::new(DDL, tables("server_wins", true)).await;
+    let world = DeployedCentre::<F>::new(DDL, tables("server_wins", true)).await;
     let (mut anna, _) = meet(&world).await;
     anna.upload(&[insert("orders", "11|Sven|1")]).await;
     let edit = async |table: &str, key: &str, values: &str| {
@@ -359,7 +359,7 @@ pub async fn an_operator_gives_no_refused_row_another_key_that_others_refer_to<F
         let mut refused = refused.iter().filter(|it| it.table == table);
         let choice = RefusedChoice {
             refused: refused.find(|it| it.key == key).unwrap().id,
-            action: RefusedAction::Edit(values.into()),
+            action: RefusedRowAction::Edit(values.into()),
             force: true,
             judgement: Judgement::default(),
             by: "olga".into(),

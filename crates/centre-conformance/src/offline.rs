@@ -1,13 +1,13 @@
 //! What remotes do without the centre: numbers for keys, defaults, rules, what they leave open.
 
-use tidewater_centre::records::NumbersWanted;
+use tidewater_centre::records::NumbersRequest;
 use tidewater_centre::{CentreError, IdentitySpec, TableSpec};
 use tidewater_protocol::message::NumberBlock;
 use tidewater_protocol::{Direction, RemoteId};
 
 use crate::fixture::Fixture;
-use crate::remote::{Remote, insert};
-use crate::world::{NOW_MS, PUBLICATION, World, everyone};
+use crate::remote::{TestRemote, insert};
+use crate::world::{DeployedCentre, NOW_MS, PUBLICATION, everyone};
 
 /// A table for everybody whose column gets numbers, a hundred in a block.
 pub fn numbered(table: &str, column: &str) -> TableSpec {
@@ -28,17 +28,17 @@ fn ddl<F: Fixture>() -> String {
     )
 }
 
-async fn hand_out<F: Fixture>(world: &World<F>, remote: u8) -> Vec<NumberBlock> {
+async fn hand_out<F: Fixture>(world: &DeployedCentre<F>, remote: u8) -> Vec<NumberBlock> {
     hand_out_of(world, remote, &["invoice"]).await
 }
 
 /// Hands a remote numbers of these tables.
 pub async fn hand_out_of<F: Fixture>(
-    world: &World<F>,
+    world: &DeployedCentre<F>,
     remote: u8,
     tables: &[&str],
 ) -> Vec<NumberBlock> {
-    let wanted = NumbersWanted {
+    let wanted = NumbersRequest {
         remote_id: RemoteId([remote; 16]),
         user: "anna".into(),
         publication: PUBLICATION.into(),
@@ -54,7 +54,7 @@ pub fn numbers(blocks: &[NumberBlock]) -> Vec<i64> {
 }
 
 /// Inserts a row as an application of the centre does; gives its number.
-async fn number_of_another<F: Fixture>(world: &World<F>) -> i64 {
+async fn number_of_another<F: Fixture>(world: &DeployedCentre<F>) -> i64 {
     world
         .execute("INSERT INTO invoice (total) VALUES (7)")
         .await;
@@ -63,7 +63,8 @@ async fn number_of_another<F: Fixture>(world: &World<F>) -> i64 {
 }
 
 pub async fn numbers_are_handed_out_once_and_the_centre_keeps_clear_of_them<F: Fixture>() {
-    let world = World::<F>::new(&ddl::<F>(), vec![numbered("invoice", "invoice_id")]).await;
+    let world =
+        DeployedCentre::<F>::new(&ddl::<F>(), vec![numbered("invoice", "invoice_id")]).await;
     let mut all = vec![number_of_another(&world).await];
     for round in 1..=3 {
         let (one, two) = tokio::join!(hand_out(&world, 2 * round), hand_out(&world, 2 * round + 1));
@@ -95,14 +96,15 @@ pub async fn numbers_are_handed_out_once_and_the_centre_keeps_clear_of_them<F: F
 }
 
 pub async fn numbers_begin_behind_those_that_are_there<F: Fixture>() {
-    let world = World::<F>::new(&ddl::<F>(), vec![numbered("invoice", "invoice_id")]).await;
+    let world =
+        DeployedCentre::<F>::new(&ddl::<F>(), vec![numbered("invoice", "invoice_id")]).await;
     world.execute("INSERT INTO invoice VALUES (5000, 1)").await;
     assert!(numbers(&hand_out(&world, 1).await)[0] > 5000);
     assert!(number_of_another(&world).await > 5100);
     // Where nothing numbers the rows.
     let plain = "CREATE TABLE invoice (invoice_id BIGINT NOT NULL, line INTEGER NOT NULL,
          PRIMARY KEY (invoice_id, line)); INSERT INTO invoice VALUES (40, 1);";
-    let world = World::<F>::new(plain, vec![numbered("invoice", "invoice_id")]).await;
+    let world = DeployedCentre::<F>::new(plain, vec![numbered("invoice", "invoice_id")]).await;
     assert_eq!(numbers(&hand_out(&world, 1).await)[0], 41);
     assert_eq!(numbers(&hand_out(&world, 2).await)[0], 141);
 }
@@ -112,7 +114,7 @@ async fn refusal<F: Fixture>(table: TableSpec) -> String {
         "{} CREATE TABLE item (code VARCHAR(10) NOT NULL PRIMARY KEY, number INTEGER);",
         ddl::<F>()
     );
-    let mut world = World::<F>::new(&ddl, vec![numbered("invoice", "invoice_id")]).await;
+    let mut world = DeployedCentre::<F>::new(&ddl, vec![numbered("invoice", "invoice_id")]).await;
     world.specs[0].tables = vec![table];
     let error = world.deploy().await.unwrap_err();
     assert!(
@@ -152,7 +154,7 @@ pub async fn what_cannot_have_numbers_is_named<F: Fixture>() {
 }
 
 pub async fn a_numbered_key_that_remotes_have_no_numbers_for_is_warned_of<F: Fixture>() {
-    let mut world = World::<F>::new(&ddl::<F>(), vec![everyone("invoice")]).await;
+    let mut world = DeployedCentre::<F>::new(&ddl::<F>(), vec![everyone("invoice")]).await;
     let warned = |report: tidewater_centre::DeployReport| {
         let mut warnings = report.warnings.into_iter();
         warnings.any(|it| it.contains("identity = { column = \"invoice_id\""))
@@ -172,7 +174,7 @@ pub async fn columns_that_would_be_null_in_place_of_their_default_are_warned_of<
         "CREATE TABLE item (id INTEGER NOT NULL PRIMARY KEY, size INTEGER DEFAULT (length('ab')),
              code INTEGER DEFAULT (length('abc')), kind VARCHAR(9) DEFAULT 'new',
              note VARCHAR(9) DEFAULT NULL);";
-    let mut world = World::<F>::new(ddl, vec![everyone("item")]).await;
+    let mut world = DeployedCentre::<F>::new(ddl, vec![everyone("item")]).await;
     let warned = |report: tidewater_centre::DeployReport| -> Vec<String> {
         let warnings = report.warnings.into_iter();
         warnings
@@ -201,7 +203,7 @@ pub async fn remotes_are_told_defaults_and_rules_that_they_understand<F: Fixture
         filled_by_centre: vec!["kind".into()],
         ..everyone("item")
     };
-    let mut world = World::<F>::new(ddl, vec![item.clone()]).await;
+    let mut world = DeployedCentre::<F>::new(ddl, vec![item.clone()]).await;
     let table = world.schema().tables[0].clone();
     let default = |name: &str| {
         let column = table.column(name).unwrap();
@@ -242,8 +244,8 @@ pub async fn what_a_remote_leaves_to_the_centre_gets_its_default<F: Fixture>() {
         filled_by_centre: vec!["kind".into()],
         ..everyone("item")
     };
-    let world = World::<F>::new(ddl, vec![item]).await;
-    let mut anna = Remote::synced(&world, "anna").await;
+    let world = DeployedCentre::<F>::new(ddl, vec![item]).await;
+    let mut anna = TestRemote::synced(&world, "anna").await;
     let items = [insert("item", "1|NULL|NULL"), insert("item", "2|old|x")];
     let result = anna.upload(&items).await;
     assert!(result[0].starts_with("2 inserted, 0 updated"), "{result:?}");

@@ -5,16 +5,16 @@ use std::collections::BTreeMap;
 
 use tidewater_centre::records::{ConflictOutcome, RefusedRecord};
 use tidewater_centre::{
-    AddedSum, Becomes, Choice, ConflictSpec, Detect, HandledSpec, Judgement, RefusedAction,
-    RefusedChoice, Resolution, ScriptSpec, SettleOutcome, TableSpec, UploadOutcome, Verdict,
-    Version,
+    AddedSum, ConflictChoice, ConflictDetection, ConflictSpec, ConflictVersion, ContendedOutcome,
+    HandledSpec, Judgement, RefusedChoice, RefusedRowAction, Resolution, RowVerdict, ScriptSpec,
+    SettleOutcome, TableSpec, UploadOutcome,
 };
 use tidewater_protocol::{Code, Value};
 
 use crate::families::follows;
 use crate::fixture::Fixture;
-use crate::remote::{Change, Remote, delete, insert, update};
-use crate::world::{NOW_MS, World, everyone};
+use crate::remote::{RowChange, TestRemote, delete, insert, update};
+use crate::world::{DeployedCentre, NOW_MS, everyone};
 
 const DDL: &str = "
     CREATE TABLE item (id INTEGER NOT NULL PRIMARY KEY, name TEXT NOT NULL,
@@ -28,7 +28,7 @@ const JOURNAL: &str = "SELECT line FROM journal ORDER BY line";
 fn item(resolve: &[&str]) -> TableSpec {
     TableSpec {
         conflict: ConflictSpec {
-            detect: Detect::Row,
+            detect: ConflictDetection::Row,
             resolve: resolve.iter().map(|&it| it.to_owned()).collect(),
             ..ConflictSpec::default()
         },
@@ -36,8 +36,8 @@ fn item(resolve: &[&str]) -> TableSpec {
     }
 }
 
-async fn world<F: Fixture>(item: TableSpec, scripts: &[(&str, &str)]) -> World<F> {
-    let mut world = World::<F>::new(DDL, vec![everyone("item")]).await;
+async fn world<F: Fixture>(item: TableSpec, scripts: &[(&str, &str)]) -> DeployedCentre<F> {
+    let mut world = DeployedCentre::<F>::new(DDL, vec![everyone("item")]).await;
     world.specs[0].tables[0] = item;
     let scripts = scripts.iter();
     let scripts = scripts.map(|(event, sql)| {
@@ -56,7 +56,7 @@ async fn world<F: Fixture>(item: TableSpec, scripts: &[(&str, &str)]) -> World<F
 fn replay(refused: i64, force: bool) -> RefusedChoice {
     RefusedChoice {
         refused,
-        action: RefusedAction::Replay,
+        action: RefusedRowAction::Replay,
         force,
         judgement: Judgement::default(),
         by: "olga".into(),
@@ -64,8 +64,8 @@ fn replay(refused: i64, force: bool) -> RefusedChoice {
     }
 }
 
-fn choose(conflict: i64, version: Version) -> Choice {
-    Choice {
+fn choose(conflict: i64, version: ConflictVersion) -> ConflictChoice {
+    ConflictChoice {
         conflict,
         version,
         force: false,
@@ -75,17 +75,17 @@ fn choose(conflict: i64, version: Version) -> Choice {
     }
 }
 
-async fn settle<F: Fixture>(world: &World<F>, choice: RefusedChoice) -> SettleOutcome {
+async fn settle<F: Fixture>(world: &DeployedCentre<F>, choice: RefusedChoice) -> SettleOutcome {
     let mut worker = world.worker().await;
     worker.settle_refused(choice).await.unwrap()
 }
 
-async fn resolve<F: Fixture>(world: &World<F>, choice: Choice) -> SettleOutcome {
+async fn resolve<F: Fixture>(world: &DeployedCentre<F>, choice: ConflictChoice) -> SettleOutcome {
     let mut worker = world.worker().await;
     worker.settle_conflict(choice).await.unwrap()
 }
 
-async fn only_refused<F: Fixture>(world: &World<F>) -> RefusedRecord {
+async fn only_refused<F: Fixture>(world: &DeployedCentre<F>) -> RefusedRecord {
     let mut refused = world.centre.refused().await.unwrap();
     assert_eq!(refused.len(), 1, "{refused:?}");
     refused.remove(0)
@@ -131,7 +131,7 @@ pub async fn a_replayed_row_is_written_by_its_scripts<F: Fixture>() {
         ],
     )
     .await;
-    let mut anna = Remote::synced(&world, "anna").await;
+    let mut anna = TestRemote::synced(&world, "anna").await;
     anna.parameters.insert("shop".into(), " in Bonn".into());
     anna.upload(&[insert("item", "3|milk|-5")]).await;
     world.execute("DELETE FROM journal").await;
@@ -143,7 +143,7 @@ pub async fn a_replayed_row_is_written_by_its_scripts<F: Fixture>() {
     );
     assert_eq!(world.fixture.query(JOURNAL).await, [""; 0]);
     let edit = RefusedChoice {
-        action: RefusedAction::Edit(r#"{"stock":5}"#.into()),
+        action: RefusedRowAction::Edit(r#"{"stock":5}"#.into()),
         ..replay(refused.id, false)
     };
     let outcome = settle(&world, edit).await;
@@ -171,20 +171,20 @@ pub async fn a_conflict_is_resolved_by_the_scripts_of_its_table<F: Fixture>() {
         ],
     )
     .await;
-    let mut anna = Remote::synced(&world, "anna").await;
+    let mut anna = TestRemote::synced(&world, "anna").await;
     world.execute("UPDATE item SET name = 'Tee'").await;
     let told = anna.upload(&[update("item", "1|tea|10", "1|TEA|9")]).await;
     assert_eq!(told[1], "conflict item: 1|Tee|10");
     assert_eq!(world.fixture.query(JOURNAL).await, [""; 0]);
     let conflict = world.centre.conflicts().await.unwrap().remove(0);
-    let outcome = resolve(&world, choose(conflict.id, Version::Uploaded)).await;
+    let outcome = resolve(&world, choose(conflict.id, ConflictVersion::Uploaded)).await;
     assert_eq!(outcome, row(1, "TEA", 9));
     assert_eq!(world.fixture.query(JOURNAL).await, ["anna"]);
 }
 
 /// Has a handler say something of the one row that an operator has sent.
-fn say(verdict: Option<Verdict>) -> Judgement {
-    let of_table: BTreeMap<u64, Verdict> = verdict.map(|it| (0, it)).into_iter().collect();
+fn say(verdict: Option<RowVerdict>) -> Judgement {
+    let of_table: BTreeMap<u64, RowVerdict> = verdict.map(|it| (0, it)).into_iter().collect();
     Judgement {
         verdicts: BTreeMap::from([(0, of_table)]),
         ..Judgement::default()
@@ -192,10 +192,13 @@ fn say(verdict: Option<Verdict>) -> Judgement {
 }
 
 /// Uploads a row that its handler refuses.
-async fn refused_by_handler<F: Fixture>(world: &World<F>, change: Change) -> RefusedRecord {
-    let mut anna = Remote::new(world, "anna").await;
+async fn refused_by_handler<F: Fixture>(
+    world: &DeployedCentre<F>,
+    change: RowChange,
+) -> RefusedRecord {
+    let mut anna = TestRemote::new(world, "anna").await;
     let mut upload = anna.next_upload(&[change]);
-    upload.verdicts = say(Some(Verdict::Refuse("we know it".into()))).verdicts;
+    upload.verdicts = say(Some(RowVerdict::Refuse("we know it".into()))).verdicts;
     let outcome = anna.apply(upload).await;
     assert!(matches!(outcome, UploadOutcome::Applied { .. }));
     only_refused(world).await
@@ -224,7 +227,7 @@ pub async fn a_replayed_row_is_judged_by_its_handler<F: Fixture>() {
             judgement: say(verdict),
             ..replay(kept.id, true)
         };
-        let refuse = Verdict::Refuse("we still know it".into());
+        let refuse = RowVerdict::Refuse("we still know it".into());
         let outcome = settle(&world, judged(Some(refuse))).await;
         assert_eq!(
             outcome,
@@ -236,10 +239,10 @@ pub async fn a_replayed_row_is_judged_by_its_handler<F: Fixture>() {
         assert_eq!(only_refused(&world).await.id, kept.id);
         assert_eq!(world.fixture.query(ITEMS).await, [""; 0]);
         let outcome = match keeps_uploads {
-            true => settle(&world, judged(Some(Verdict::Handled))).await,
+            true => settle(&world, judged(Some(RowVerdict::Handled))).await,
             false => {
                 let change = vec![("stock".to_owned(), Value::Integer(4))];
-                settle(&world, judged(Some(Verdict::Change(change)))).await
+                settle(&world, judged(Some(RowVerdict::Change(change)))).await
             }
         };
         let (expected, rows) = match keeps_uploads {
@@ -255,7 +258,7 @@ pub async fn a_replayed_row_is_judged_by_its_handler<F: Fixture>() {
 pub async fn a_replayed_row_meets_the_resolver_of_its_table<F: Fixture>() {
     let change = || update("item", "1|tea|10", "1|TEA|-1");
     let edit = |id: i64| RefusedChoice {
-        action: RefusedAction::Edit(r#"{"stock":9}"#.into()),
+        action: RefusedRowAction::Edit(r#"{"stock":9}"#.into()),
         ..replay(id, false)
     };
     for (resolver, expected) in [
@@ -264,7 +267,7 @@ pub async fn a_replayed_row_meets_the_resolver_of_its_table<F: Fixture>() {
         ("additive(stock)", Some(sum(1, "Tee", 7, "-1"))),
     ] {
         let world = world::<F>(item(&[resolver]), &[]).await;
-        let mut anna = Remote::synced(&world, "anna").await;
+        let mut anna = TestRemote::synced(&world, "anna").await;
         anna.upload(&[change()]).await;
         world
             .execute("UPDATE item SET name = 'Tee', stock = 8")
@@ -276,7 +279,7 @@ pub async fn a_replayed_row_meets_the_resolver_of_its_table<F: Fixture>() {
         assert_eq!(outcome, expected.unwrap_or(lost), "{resolver}");
     }
     let world = world::<F>(item(&["handler"]), &[]).await;
-    let mut anna = Remote::synced(&world, "anna").await;
+    let mut anna = TestRemote::synced(&world, "anna").await;
     anna.upload(&[change()]).await;
     world.execute("UPDATE item SET stock = 8").await;
     let kept = only_refused(&world).await;
@@ -287,7 +290,7 @@ pub async fn a_replayed_row_meets_the_resolver_of_its_table<F: Fixture>() {
     };
     let resolution = Resolution {
         theirs: rows[0].theirs.clone(),
-        becomes: Becomes::Remote,
+        becomes: ContendedOutcome::Remote,
     };
     let resolutions = &mut choice.judgement.resolutions;
     resolutions.insert(rows[0].row.clone(), resolution);
@@ -298,8 +301,8 @@ pub async fn a_replayed_row_meets_the_resolver_of_its_table<F: Fixture>() {
 pub async fn a_replayed_sum_is_a_difference<F: Fixture>() {
     for force in [false, true] {
         let world = world::<F>(item(&["additive(stock)"]), &[]).await;
-        let mut anna = Remote::synced(&world, "anna").await;
-        let mut berta = Remote::synced(&world, "berta").await;
+        let mut anna = TestRemote::synced(&world, "anna").await;
+        let mut berta = TestRemote::synced(&world, "berta").await;
         berta.upload(&[update("item", "1|tea|10", "1|tea|6")]).await;
         let told = anna.upload(&[update("item", "1|tea|10", "1|tea|2")]).await;
         assert!(told[1].starts_with("refused item [1]"), "{told:?}");
@@ -325,7 +328,7 @@ pub async fn a_replayed_sum_is_a_difference<F: Fixture>() {
 pub async fn a_sum_that_its_remote_sends_after_the_replay_waits_for_the_operator<F: Fixture>() {
     for retried in [vec![1], vec![0]] {
         let world = world::<F>(item(&["additive(stock)"]), &[]).await;
-        let mut anna = Remote::synced(&world, "anna").await;
+        let mut anna = TestRemote::synced(&world, "anna").await;
         world.execute("UPDATE item SET stock = 1").await;
         anna.upload(&[update("item", "1|tea|10", "1|tea|2")]).await;
         world.execute("UPDATE item SET stock = 9").await;
@@ -361,32 +364,32 @@ pub async fn a_sum_that_its_remote_sends_after_the_replay_waits_for_the_operator
 /// once more.
 pub async fn a_chosen_sum_counts_once<F: Fixture>() {
     let world = world::<F>(item(&["additive(stock)"]), &[]).await;
-    let mut anna = Remote::synced(&world, "anna").await;
-    let mut copy = Remote::synced(&world, "anna").await;
+    let mut anna = TestRemote::synced(&world, "anna").await;
+    let mut copy = TestRemote::synced(&world, "anna").await;
     anna.upload(&[update("item", "1|tea|10", "1|tea|7")]).await;
     let mut upload = copy.next_upload(&[update("item", "1|tea|10", "1|tea|6")]);
     upload.copied = true;
     copy.apply(upload).await;
     let conflict = world.centre.conflicts().await.unwrap().remove(0);
     assert_eq!(conflict.outcome, ConflictOutcome::Parked);
-    let outcome = resolve(&world, choose(conflict.id, Version::Uploaded)).await;
+    let outcome = resolve(&world, choose(conflict.id, ConflictVersion::Uploaded)).await;
     assert_eq!(outcome, row(1, "tea", 3));
 
-    let mut berta = Remote::synced(&world, "berta").await;
+    let mut berta = TestRemote::synced(&world, "berta").await;
     world.execute("UPDATE item SET stock = 2").await;
     berta.upload(&[update("item", "1|tea|3", "1|TEA|2")]).await;
     let conflict = world.centre.conflicts().await.unwrap().remove(1);
     assert_eq!(conflict.outcome, ConflictOutcome::Merged);
-    let outcome = resolve(&world, choose(conflict.id, Version::Uploaded)).await;
+    let outcome = resolve(&world, choose(conflict.id, ConflictVersion::Uploaded)).await;
     assert_eq!(outcome, row(1, "TEA", 1));
 }
 
 /// What others have added since is nothing that an operator has to insist on: it stays.
 pub async fn a_chosen_sum_leaves_what_others_have_added_since<F: Fixture>() {
-    for (version, stock) in [(Version::Uploaded, 1), (Version::Centre, 5)] {
+    for (version, stock) in [(ConflictVersion::Uploaded, 1), (ConflictVersion::Centre, 5)] {
         let world = world::<F>(item(&["additive(stock)"]), &[]).await;
-        let mut anna = Remote::synced(&world, "anna").await;
-        let mut copy = Remote::synced(&world, "anna").await;
+        let mut anna = TestRemote::synced(&world, "anna").await;
+        let mut copy = TestRemote::synced(&world, "anna").await;
         anna.upload(&[update("item", "1|tea|10", "1|tea|7")]).await;
         let mut upload = copy.next_upload(&[update("item", "1|tea|10", "1|tea|6")]);
         upload.copied = true;
@@ -410,8 +413,8 @@ pub async fn a_chosen_sum_leaves_what_others_have_added_since<F: Fixture>() {
 }
 
 /// A copy has sold one that its original may have sold, too, and others have sold two.
-async fn park_a_difference<F: Fixture>(world: &World<F>) -> i64 {
-    let mut copy = Remote::synced(world, "anna").await;
+async fn park_a_difference<F: Fixture>(world: &DeployedCentre<F>) -> i64 {
+    let mut copy = TestRemote::synced(world, "anna").await;
     world.execute("UPDATE item SET stock = 7").await;
     let mut upload = copy.next_upload(&[update("item", "1|tea|10", "1|tea|9")]);
     upload.copied = true;
@@ -434,54 +437,54 @@ pub async fn a_chosen_difference_is_added_by_its_script<F: Fixture>() {
         for force in [false, true] {
             let world = world::<F>(item(&[winner]), &[(event, sql)]).await;
             let id = park_a_difference(&world).await;
-            let wanted = Choice {
+            let wanted = ConflictChoice {
                 force,
-                ..choose(id, Version::Uploaded)
+                ..choose(id, ConflictVersion::Uploaded)
             };
             assert_eq!(resolve(&world, wanted).await, row(1, "tea", 6), "{sql}");
             assert_eq!(world.fixture.query(ITEMS).await, ["1|tea|6"], "{sql}");
         }
         // It counts, too, where the row is what the copy wanted.
         let world = world::<F>(item(&[winner]), &[(event, sql)]).await;
-        let mut anna = Remote::synced(&world, "anna").await;
-        let mut copy = Remote::synced(&world, "anna").await;
+        let mut anna = TestRemote::synced(&world, "anna").await;
+        let mut copy = TestRemote::synced(&world, "anna").await;
         anna.upload(&[update("item", "1|tea|10", "1|tea|9")]).await;
         let mut upload = copy.next_upload(&[update("item", "1|tea|10", "1|tea|9")]);
         upload.copied = true;
         copy.apply(upload).await;
         let conflict = world.centre.conflicts().await.unwrap().pop().unwrap();
-        let outcome = resolve(&world, choose(conflict.id, Version::Uploaded)).await;
+        let outcome = resolve(&world, choose(conflict.id, ConflictVersion::Uploaded)).await;
         assert_eq!(outcome, row(1, "tea", 8), "{sql}");
     }
     // A script that writes what it is given, if nobody has changed the row, leaves that alone.
     let exact = "UPDATE item SET stock = {r.stock} WHERE id = {r.id} AND stock = {o.stock}";
     let world = world::<F>(everyone("item"), &[("upload_update", exact)]).await;
     let id = park_a_difference(&world).await;
-    let outcome = resolve(&world, choose(id, Version::Uploaded)).await;
+    let outcome = resolve(&world, choose(id, ConflictVersion::Uploaded)).await;
     assert!(
         matches!(&outcome, SettleOutcome::Refused { reason, .. } if reason.contains("scripts")),
         "{outcome:?}"
     );
-    let given = Version::Given(Some(r#"{"stock":5}"#.into()));
+    let given = ConflictVersion::Given(Some(r#"{"stock":5}"#.into()));
     let outcome = resolve(&world, choose(id, given)).await;
     assert_eq!(outcome, row(1, "tea", 5));
 }
 
 pub async fn a_handler_is_asked_of_a_chosen_difference<F: Fixture>() {
-    let merged = || Becomes::Merged(vec![("stock".into(), Value::Integer(6))]);
+    let merged = || ContendedOutcome::Merged(vec![("stock".into(), Value::Integer(6))]);
     for (becomes, force, stock) in [
         (merged(), false, Some(6)),
         (merged(), true, Some(6)),
-        (Becomes::Remote, false, Some(9)),
-        (Becomes::Parked, false, Some(9)),
-        (Becomes::Centre, false, None),
-        (Becomes::Centre, true, Some(9)),
+        (ContendedOutcome::Remote, false, Some(9)),
+        (ContendedOutcome::Parked, false, Some(9)),
+        (ContendedOutcome::Centre, false, None),
+        (ContendedOutcome::Centre, true, Some(9)),
     ] {
         let world = world::<F>(item(&["handler"]), &[]).await;
         let id = park_a_difference(&world).await;
-        let mut wanted = Choice {
+        let mut wanted = ConflictChoice {
             force,
-            ..choose(id, Version::Uploaded)
+            ..choose(id, ConflictVersion::Uploaded)
         };
         let SettleOutcome::Contended { rows, .. } = resolve(&world, wanted.clone()).await else {
             panic!("the handler is not asked");
@@ -510,17 +513,17 @@ pub async fn a_handler_is_asked_of_a_chosen_difference<F: Fixture>() {
 /// The centre's version of a sum that waits leaves the remote's difference out, and nobody else's.
 pub async fn a_sum_that_is_left_out_takes_nothing_from_others<F: Fixture>() {
     let world = world::<F>(item(&["additive(stock)"]), &[]).await;
-    let mut anna = Remote::synced(&world, "anna").await;
-    let mut copy = Remote::synced(&world, "anna").await;
+    let mut anna = TestRemote::synced(&world, "anna").await;
+    let mut copy = TestRemote::synced(&world, "anna").await;
     anna.upload(&[update("item", "1|tea|10", "1|tea|7")]).await;
     let mut upload = copy.next_upload(&[update("item", "1|tea|10", "1|tea|6")]);
     upload.copied = true;
     copy.apply(upload).await;
     anna.upload(&[update("item", "1|tea|7", "1|tea|5")]).await;
     let conflict = world.centre.conflicts().await.unwrap().remove(0);
-    let insisting = Choice {
+    let insisting = ConflictChoice {
         force: true,
-        ..choose(conflict.id, Version::Centre)
+        ..choose(conflict.id, ConflictVersion::Centre)
     };
     assert_eq!(resolve(&world, insisting).await, row(1, "tea", 5));
     assert_eq!(world.fixture.query(ITEMS).await, ["1|tea|5"]);
@@ -535,9 +538,9 @@ pub async fn a_replay_by_force_does_not_mix_two_families<F: Fixture>() {
         CREATE TABLE line (order_id INTEGER NOT NULL REFERENCES orders, product TEXT NOT NULL,
             PRIMARY KEY (order_id, product))";
     let tables = vec![everyone("orders"), follows("line", "orders")];
-    let world = World::<F>::new(ORDERS, tables).await;
-    let mut anna = Remote::synced(&world, "anna").await;
-    let mut berta = Remote::synced(&world, "berta").await;
+    let world = DeployedCentre::<F>::new(ORDERS, tables).await;
+    let mut anna = TestRemote::synced(&world, "anna").await;
+    let mut berta = TestRemote::synced(&world, "berta").await;
     let order = [insert("orders", "7|Nora"), insert("line", "7|apples")];
     berta.upload(&order).await;
     anna.upload(&[insert("orders", "7|Sven")]).await;
@@ -558,24 +561,24 @@ pub async fn a_replay_by_force_does_not_mix_two_families<F: Fixture>() {
 /// remote had changed.
 pub async fn a_forced_replay_writes_what_the_remote_had_changed<F: Fixture>() {
     let world = world::<F>(everyone("item"), &[]).await;
-    let mut anna = Remote::synced(&world, "anna").await;
+    let mut anna = TestRemote::synced(&world, "anna").await;
     anna.upload(&[update("item", "1|tea|10", "1|tea|-1")]).await;
     world
         .execute("UPDATE item SET name = 'Tee', stock = 8")
         .await;
     let kept = only_refused(&world).await;
     let edit = RefusedChoice {
-        action: RefusedAction::Edit(r#"{"stock":9}"#.into()),
+        action: RefusedRowAction::Edit(r#"{"stock":9}"#.into()),
         ..replay(kept.id, true)
     };
     assert_eq!(settle(&world, edit).await, row(1, "Tee", 9));
     // A row that is gone comes back as it was sent.
-    let mut anna = Remote::synced(&world, "anna").await;
+    let mut anna = TestRemote::synced(&world, "anna").await;
     anna.upload(&[update("item", "1|Tee|9", "1|Tee|-1")]).await;
     world.execute("DELETE FROM item").await;
     let kept = only_refused(&world).await;
     let edit = |force| RefusedChoice {
-        action: RefusedAction::Edit(r#"{"stock":3}"#.into()),
+        action: RefusedRowAction::Edit(r#"{"stock":3}"#.into()),
         ..replay(kept.id, force)
     };
     let outcome = settle(&world, edit(false)).await;
@@ -585,7 +588,7 @@ pub async fn a_forced_replay_writes_what_the_remote_had_changed<F: Fixture>() {
     world
         .execute("CREATE TABLE part (item INTEGER REFERENCES item); INSERT INTO part VALUES (1)")
         .await;
-    let mut anna = Remote::synced(&world, "anna").await;
+    let mut anna = TestRemote::synced(&world, "anna").await;
     let told = anna.upload(&[delete("item", "1|Tee|3")]).await;
     assert!(told[1].starts_with("refused item [1] Delete"), "{told:?}");
     world

@@ -3,8 +3,8 @@
 use tidewater_centre::{OnUnseenChildren, TableSpec};
 
 use crate::fixture::Fixture;
-use crate::remote::{Change, Remote, delete, insert, update};
-use crate::world::{World, everyone, partitioned};
+use crate::remote::{RowChange, TestRemote, delete, insert, update};
+use crate::world::{DeployedCentre, everyone, partitioned};
 
 const DOCS: &str = "CREATE TABLE doc (id VARCHAR(9) NOT NULL PRIMARY KEY,
        owner VARCHAR(9) NOT NULL, title VARCHAR(9) CHECK (title <> 'bad'));
@@ -26,9 +26,9 @@ fn docs() -> Vec<TableSpec> {
     ]
 }
 
-async fn equal<F: Fixture>(world: &World<F>, remote: &mut Remote, tables: &[&str]) {
+async fn equal<F: Fixture>(world: &DeployedCentre<F>, remote: &mut TestRemote, tables: &[&str]) {
     remote.download().await;
-    let anew = Remote::synced(world, &remote.user).await;
+    let anew = TestRemote::synced(world, &remote.user).await;
     for table in tables {
         assert_eq!(remote.rows(table), anew.rows(table), "{table}");
     }
@@ -36,8 +36,8 @@ async fn equal<F: Fixture>(world: &World<F>, remote: &mut Remote, tables: &[&str
 
 /// CASES 26: what the user holds once the upload is in effect decides.
 pub async fn a_new_parent_and_its_new_children_arrive_together<F: Fixture>() {
-    let world = World::<F>::new(DOCS, docs()).await;
-    let mut anna = Remote::synced(&world, "anna").await;
+    let world = DeployedCentre::<F>::new(DOCS, docs()).await;
+    let mut anna = TestRemote::synced(&world, "anna").await;
     anna.write(&[
         insert("doc", "d3|anna|new"),
         insert("line", "10|d3|x"),
@@ -84,8 +84,8 @@ pub async fn a_scope_is_what_it_is_at_the_end_of_the_upload<F: Fixture>() {
          INSERT INTO member VALUES (1, 'anna', 'red'); INSERT INTO task VALUES (1, 'red')";
     let teams = "SELECT team FROM member WHERE login = {s.username}";
     let tables = vec![everyone("member"), partitioned("task", &["team"], teams)];
-    let world = World::<F>::new(ddl, tables).await;
-    let mut anna = Remote::synced(&world, "anna").await;
+    let world = DeployedCentre::<F>::new(ddl, tables).await;
+    let mut anna = TestRemote::synced(&world, "anna").await;
     let changes = [
         update("member", "1|anna|red", "1|anna|blue"),
         // Once more under the last signed scope.
@@ -111,9 +111,9 @@ pub async fn a_scope_is_what_it_is_at_the_end_of_the_upload<F: Fixture>() {
 
 /// CASES 27: so the centre's own foreign keys act, also on children that nobody has seen.
 pub async fn a_parent_under_another_key_takes_its_children_along<F: Fixture>() {
-    let world = World::<F>::new(DOCS, docs()).await;
-    let mut anna = Remote::synced(&world, "anna").await;
-    let mut carl = Remote::synced(&world, "anna").await;
+    let world = DeployedCentre::<F>::new(DOCS, docs()).await;
+    let mut anna = TestRemote::synced(&world, "anna").await;
+    let mut carl = TestRemote::synced(&world, "anna").await;
     world
         .execute(
             "INSERT INTO line VALUES (9, 'd1', 'unseen'); UPDATE line SET body = 'o' WHERE id = 2",
@@ -164,8 +164,8 @@ pub async fn children_whose_keys_follow_their_parents_are_found<F: Fixture>() {
          INSERT INTO doc VALUES (1, 'one');
          INSERT INTO line VALUES (1, 1, 'a'), (1, 2, 'b'), (1, 3, 'c');
          INSERT INTO note VALUES (1, 1, 1), (2, 1, 2), (3, NULL, NULL)";
-    let world = World::<F>::new(ddl, ["doc", "line", "note"].map(everyone).to_vec()).await;
-    let mut anna = Remote::synced(&world, "anna").await;
+    let world = DeployedCentre::<F>::new(ddl, ["doc", "line", "note"].map(everyone).to_vec()).await;
+    let mut anna = TestRemote::synced(&world, "anna").await;
     world
         .execute("INSERT INTO line VALUES (1, 9, 'unseen')")
         .await;
@@ -197,8 +197,8 @@ pub async fn a_parent_and_children_that_nothing_moves_change_together<F: Fixture
            body VARCHAR(9));
          INSERT INTO doc VALUES (1, 'one'), (2, 'two');
          INSERT INTO line VALUES (1, 1, 'a'), (2, 1, 'b'), (3, 2, 'c')";
-    let world = World::<F>::new(ddl, ["doc", "line"].map(everyone).to_vec()).await;
-    let mut anna = Remote::synced(&world, "anna").await;
+    let world = DeployedCentre::<F>::new(ddl, ["doc", "line"].map(everyone).to_vec()).await;
+    let mut anna = TestRemote::synced(&world, "anna").await;
     world
         .execute("INSERT INTO line VALUES (9, 2, 'unseen')")
         .await;
@@ -224,8 +224,8 @@ pub async fn a_parent_and_children_that_nothing_moves_change_together<F: Fixture
 
 /// A parent that does not get its new key keeps its children, and none attaches to another's row.
 pub async fn children_of_a_parent_that_stays_stay_with_it<F: Fixture>() {
-    let world = World::<F>::new(DOCS, docs()).await;
-    let mut anna = Remote::synced(&world, "anna").await;
+    let world = DeployedCentre::<F>::new(DOCS, docs()).await;
+    let mut anna = TestRemote::synced(&world, "anna").await;
     world
         .execute("UPDATE doc SET title = 'changed' WHERE id = 'd1'")
         .await;
@@ -264,9 +264,9 @@ pub async fn children_of_a_parent_that_stays_stay_with_it<F: Fixture>() {
 pub async fn keys_that_others_give_up_can_be_taken<F: Fixture>() {
     let ddl = "CREATE TABLE t (id INTEGER NOT NULL PRIMARY KEY, v VARCHAR(9));
          INSERT INTO t VALUES (1, 'a'), (2, 'b'), (3, 'c'), (4, 'd'), (5, 'e'), (6, 'f'), (8, 'h')";
-    let world = World::<F>::new(ddl, vec![everyone("t")]).await;
-    let mut anna = Remote::synced(&world, "anna").await;
-    let mut berta = Remote::synced(&world, "berta").await;
+    let world = DeployedCentre::<F>::new(ddl, vec![everyone("t")]).await;
+    let mut anna = TestRemote::synced(&world, "anna").await;
+    let mut berta = TestRemote::synced(&world, "berta").await;
     world.execute("UPDATE t SET v = 'other' WHERE id = 8").await;
     let result = anna
         .upload(&[
@@ -314,8 +314,8 @@ pub async fn a_delete_takes_along_nothing_that_nobody_has_seen<F: Fixture>() {
                 on_unseen_children,
                 ..everyone(name)
             });
-            let world = World::<F>::new(&ddl, tables.to_vec()).await;
-            let mut anna = Remote::synced(&world, "anna").await;
+            let world = DeployedCentre::<F>::new(&ddl, tables.to_vec()).await;
+            let mut anna = TestRemote::synced(&world, "anna").await;
             world
                 .execute(
                     "INSERT INTO line VALUES (9, 1, 'unseen'); INSERT INTO part VALUES (9, 3);
@@ -324,7 +324,8 @@ pub async fn a_delete_takes_along_nothing_that_nobody_has_seen<F: Fixture>() {
                 .await;
             let changes = |table: &str, rows: &[&str]| {
                 let rows = rows.iter();
-                rows.map(|row| delete(table, row)).collect::<Vec<Change>>()
+                rows.map(|row| delete(table, row))
+                    .collect::<Vec<RowChange>>()
             };
             let mut all = changes("part", &["1|1", "3|3"]);
             all.extend(changes("line", &["1|1|a", "2|2|b", "3|3|c", "4|4|d"]));
@@ -392,11 +393,11 @@ pub async fn of_a_tree_only_what_has_nothing_unseen_below_is_deleted<F: Fixture>
                up INTEGER REFERENCES node ON DELETE {action});
              INSERT INTO node VALUES (1, NULL), (2, 1), (3, 2), (4, 1), (5, NULL)"
         );
-        let world = World::<F>::new(&ddl, vec![everyone("node")]).await;
-        let mut anna = Remote::synced(&world, "anna").await;
+        let world = DeployedCentre::<F>::new(&ddl, vec![everyone("node")]).await;
+        let mut anna = TestRemote::synced(&world, "anna").await;
         world.execute("INSERT INTO node VALUES (9, 3)").await;
         let rows = ["1|NULL", "2|1", "3|2", "4|1", "5|NULL"];
-        let changes: Vec<Change> = rows.iter().map(|row| delete("node", row)).collect();
+        let changes: Vec<RowChange> = rows.iter().map(|row| delete("node", row)).collect();
         let result = anna.upload(&changes).await;
         assert_eq!(result[0], counts, "{action}: {result:?}");
         let nodes = world.fixture.query("SELECT * FROM node ORDER BY 1").await;
@@ -421,8 +422,8 @@ pub async fn bad_children_keep_no_good_ones_out<F: Fixture>() {
         children.join(", ")
     );
     let tables = ["par", "kind", "ch"].map(everyone);
-    let world = World::<F>::new(&ddl, tables.to_vec()).await;
-    let mut anna = Remote::synced(&world, "anna").await;
+    let world = DeployedCentre::<F>::new(&ddl, tables.to_vec()).await;
+    let mut anna = TestRemote::synced(&world, "anna").await;
     let mut changes = vec![update("par", "1|one", "2|one")];
     let kind = |id: i32| if id % 3 == 0 { 9 } else { 1 };
     changes.extend((0..COUNT).map(|id| {
@@ -457,8 +458,8 @@ pub async fn rows_that_refer_to_each_other_are_taken_together<F: Fixture>() {
          CREATE TABLE office (id INTEGER NOT NULL PRIMARY KEY, dep INTEGER REFERENCES department,
            boss INTEGER REFERENCES office)";
     let tables = ["department", "employee", "office"].map(everyone);
-    let world = World::<F>::new(ddl, tables.to_vec()).await;
-    let mut anna = Remote::synced(&world, "anna").await;
+    let world = DeployedCentre::<F>::new(ddl, tables.to_vec()).await;
+    let mut anna = TestRemote::synced(&world, "anna").await;
     let result = anna
         .upload(&[
             insert("employee", "1|1|Ada"),
@@ -506,8 +507,8 @@ pub async fn a_delete_takes_along_nothing_that_the_same_upload_moves<F: Fixture>
              INSERT INTO par VALUES (1, 'one', NULL), (2, 'two', NULL), (3, 'three', 1);
              INSERT INTO ch VALUES (1, 1, 'child'), (2, 1, 'gone')"
         );
-        let world = World::<F>::new(&ddl, vec![everyone("par"), everyone("ch")]).await;
-        let mut anna = Remote::synced(&world, "anna").await;
+        let world = DeployedCentre::<F>::new(&ddl, vec![everyone("par"), everyone("ch")]).await;
+        let mut anna = TestRemote::synced(&world, "anna").await;
         let result = anna
             .upload(&[
                 insert("par", "4|one|NULL"),
@@ -520,7 +521,7 @@ pub async fn a_delete_takes_along_nothing_that_the_same_upload_moves<F: Fixture>
             .await;
         let all = "2 inserted, 2 updated, 2 deleted, 0 conflicts, 0 refused";
         assert_eq!(result, [all], "{action}");
-        let berta = Remote::synced(&world, "berta").await;
+        let berta = TestRemote::synced(&world, "berta").await;
         assert_eq!(berta.rows("ch"), ["1|2|moved", "3|4|new"], "{action}");
         let parents = ["2|two|NULL", "3|three|2", "4|one|NULL"];
         assert_eq!(berta.rows("par"), parents, "{action}");

@@ -2,31 +2,33 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use tidewater_centre::preview::{Preview, PreviewAsked};
+use tidewater_centre::preview::{Preview, PreviewRequest};
 use tidewater_centre::{
-    CentreError, Last, PublicationSpec, RuleBy, RuleSpec, ScriptSpec, TableSpec, Unit, WindowSpec,
+    CentreError, PublicationSpec, RuleBy, RuleSpec, ScriptSpec, TableSpec, WindowLength,
+    WindowSpec, WindowUnit,
 };
 use tidewater_protocol::Direction;
 
 use crate::explaining::register;
 use crate::families::{OWNED, follows};
 use crate::fixture::Fixture;
-use crate::remote::Remote;
+use crate::remote::TestRemote;
 use crate::world::{
-    NOW_MS, PUBLICATION, REGIONS, SHOP_DDL, World, everyone, partitioned, publication, shop,
+    DeployedCentre, NOW_MS, PUBLICATION, REGIONS, SHOP_DDL, everyone, partitioned, publication,
+    shop,
 };
 
-fn asked(rows: usize) -> PreviewAsked {
-    PreviewAsked {
+fn asked(rows: usize) -> PreviewRequest {
+    PreviewRequest {
         rows,
         now_ms: NOW_MS,
-        ..PreviewAsked::default()
+        ..PreviewRequest::default()
     }
 }
 
 /// A remote that has signed in and downloaded.
-async fn synced<F: Fixture>(world: &World<F>, name: &str) -> Remote {
-    let mut remote = Remote::new(world, name).await;
+async fn synced<F: Fixture>(world: &DeployedCentre<F>, name: &str) -> TestRemote {
+    let mut remote = TestRemote::new(world, name).await;
     register(world, &mut remote).await;
     remote.download().await;
     remote
@@ -53,7 +55,7 @@ fn told(preview: &Preview) -> Vec<String> {
 }
 
 /// The keys that a remote has of each table, as JSON would have them.
-fn keys(remote: &Remote) -> BTreeMap<String, BTreeSet<String>> {
+fn keys(remote: &TestRemote) -> BTreeMap<String, BTreeSet<String>> {
     let tables = remote.schema.tables.iter();
     let of_tables = tables.map(|table| {
         let rows = remote.rows(&table.name);
@@ -68,7 +70,7 @@ fn keys(remote: &Remote) -> BTreeMap<String, BTreeSet<String>> {
 
 /// Previews publications, deploys them, and checks that what remotes then have is what was told.
 async fn assert_comes_true<F: Fixture>(
-    world: &mut World<F>,
+    world: &mut DeployedCentre<F>,
     tables: Vec<TableSpec>,
     users: &[&str],
 ) -> Vec<String> {
@@ -81,7 +83,7 @@ async fn assert_comes_true<F: Fixture>(
     world.specs = specs;
     world.deploy().await.unwrap();
     for (user, before) in users.iter().zip(before) {
-        let after = keys(&Remote::synced(world, user).await);
+        let after = keys(&TestRemote::synced(world, user).await);
         let nothing = BTreeSet::new();
         let names: BTreeSet<&String> = before.keys().chain(after.keys()).collect();
         let of_user = preview.remotes.iter().find(|it| it.user == *user);
@@ -108,7 +110,7 @@ async fn assert_comes_true<F: Fixture>(
 }
 
 pub async fn a_changed_query_tells_which_rows_come_and_go<F: Fixture>() {
-    let mut world = World::<F>::new(SHOP_DDL, shop()).await;
+    let mut world = DeployedCentre::<F>::new(SHOP_DDL, shop()).await;
     let _ = synced(&world, "anna").await;
     let traces = world.fixture.traces().await;
     let swapped = "SELECT CASE region WHEN 'north' THEN 'south' ELSE 'north' END
@@ -139,7 +141,7 @@ pub async fn a_changed_query_tells_which_rows_come_and_go<F: Fixture>() {
 }
 
 pub async fn what_is_deployed_already_changes_nothing<F: Fixture>() {
-    let world = World::<F>::new(SHOP_DDL, shop()).await;
+    let world = DeployedCentre::<F>::new(SHOP_DDL, shop()).await;
     let _ = synced(&world, "anna").await;
     let preview = world.centre.preview(&world.specs, &asked(5)).await.unwrap();
     let nothing = Preview {
@@ -150,7 +152,7 @@ pub async fn what_is_deployed_already_changes_nothing<F: Fixture>() {
 }
 
 pub async fn tables_and_columns_that_come_and_go_are_told<F: Fixture>() {
-    let mut world = World::<F>::new(SHOP_DDL, shop()).await;
+    let mut world = DeployedCentre::<F>::new(SHOP_DDL, shop()).await;
     let _ = synced(&world, "anna").await;
     let tables = || {
         vec![
@@ -203,7 +205,7 @@ pub async fn rows_that_follow_and_windows_are_counted_as_they_are_sent<F: Fixtur
         INSERT INTO visit VALUES (1, 'anna', '2023-11-01', 1000), (2, 'anna', '2023-11-08', 1500),
             (3, 'anna', '2023-12-24', 2000), (4, 'berta', '2023-11-14', 2500), (5, 'anna', NULL, NULL);
         INSERT INTO remark VALUES (10, 1), (20, 2), (30, 3), (40, 4), (50, 5), (60, NULL);";
-    let windowed = |column: &str, last: Last| {
+    let windowed = |column: &str, last: WindowLength| {
         let visit = TableSpec {
             partition: vec![RuleSpec {
                 by: RuleBy::Columns {
@@ -223,15 +225,15 @@ pub async fn rows_that_follow_and_windows_are_counted_as_they_are_sent<F: Fixtur
         partitioned("visit", &["owner"], OWNED),
         follows("remark", "visit"),
     ];
-    let mut world = World::<F>::new(ddl, all).await;
+    let mut world = DeployedCentre::<F>::new(ddl, all).await;
     let users = ["anna", "berta"];
-    let days = windowed("on_day", Last::Time(7, Unit::Days));
+    let days = windowed("on_day", WindowLength::Time(7, WindowUnit::Days));
     let found = assert_comes_true(&mut world, days, &users).await;
     assert_eq!(found.len(), 2, "{found:?}");
-    let numbers = windowed("number", Last::Number(600));
+    let numbers = windowed("number", WindowLength::Number(600));
     assert_comes_true(&mut world, numbers, &users).await;
     // Several rules, of which any holds.
-    let mut several = windowed("number", Last::Number(600));
+    let mut several = windowed("number", WindowLength::Number(600));
     several[0]
         .partition
         .push(RuleSpec::columns(&["id"], "SELECT 1 UNION SELECT 4"));
@@ -241,7 +243,7 @@ pub async fn rows_that_follow_and_windows_are_counted_as_they_are_sent<F: Fixtur
 }
 
 pub async fn one_remote_can_be_asked_about_and_what_it_sets_is_not_guessed<F: Fixture>() {
-    let world = World::<F>::new(SHOP_DDL, shop()).await;
+    let world = DeployedCentre::<F>::new(SHOP_DDL, shop()).await;
     let anna = synced(&world, "anna").await;
     let _ = synced(&world, "clara").await;
     let set = vec![
@@ -255,7 +257,7 @@ pub async fn one_remote_can_be_asked_about_and_what_it_sets_is_not_guessed<F: Fi
     let note = preview.notes.join("\n");
     assert!(note.contains("customer: not counted"), "{note}");
     assert!(note.contains("--parameter region=VALUE"), "{note}");
-    let south = PreviewAsked {
+    let south = PreviewRequest {
         remote_id: Some(anna.id),
         parameters: BTreeMap::from([("region".to_owned(), "south".to_owned())]),
         ..asked(0)
@@ -263,8 +265,8 @@ pub async fn one_remote_can_be_asked_about_and_what_it_sets_is_not_guessed<F: Fi
     let preview = world.centre.preview(&specs, &south).await.unwrap();
     assert_eq!(preview.remotes_looked_at, 1);
     assert_eq!(told(&preview), [r#"anna customer +1 -2 "" """#]);
-    let stranger = PreviewAsked {
-        remote_id: Some(Remote::new(&world, "anna").await.id),
+    let stranger = PreviewRequest {
+        remote_id: Some(TestRemote::new(&world, "anna").await.id),
         ..asked(0)
     };
     let refused = world.centre.preview(&specs, &stranger).await.unwrap_err();
@@ -283,7 +285,7 @@ pub async fn what_scripts_give_is_named_and_the_rest_is_counted<F: Fixture>() {
     let script = |version: &str, table: &str, event: &str, sql: &str| {
         ScriptSpec::at("scripts", [version, table, event], sql)
     };
-    let mut world = World::<F>::new(ddl, vec![everyone("note"), everyone("plan")]).await;
+    let mut world = DeployedCentre::<F>::new(ddl, vec![everyone("note"), everyone("plan")]).await;
     let log = "INSERT INTO note (id, text) VALUES (99, 'never')";
     let write = "UPDATE plan SET text = {r.text} WHERE id = {r.id}";
     world.specs[0].scripts = vec![

@@ -3,17 +3,17 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tidewater_centre::records::Claims;
+use tidewater_centre::records::UserClaims;
 use tidewater_centre::{
-    ArgumentSpec, CallAnswer, CallOutcome, Caller, Cancel, Procedure, ProcedureCall, ProcedureSpec,
-    Returns, Worker,
+    ArgumentSpec, CallAnswer, CallOutcome, CallableProcedure, Caller, Cancel, ProcedureCall,
+    ProcedureSpec, Returns, Worker,
 };
 use tidewater_protocol::{ColumnType, Op, RowShape, RowsReader, UnpackedRow, Value};
 use tidewater_testing::generate::Dialect;
 
 use crate::fixture::Fixture;
 use crate::remote::text;
-use crate::world::{NOW_MS, World, everyone};
+use crate::world::{DeployedCentre, NOW_MS, everyone};
 
 const DDL: &str = "CREATE TABLE item (id INTEGER NOT NULL PRIMARY KEY, name TEXT UNIQUE,
         price NUMERIC(12,2), stock INTEGER NOT NULL DEFAULT 0 CHECK (stock >= 0));
@@ -22,8 +22,8 @@ const DDL: &str = "CREATE TABLE item (id INTEGER NOT NULL PRIMARY KEY, name TEXT
     INSERT INTO item VALUES (1, 'tea', 1.50, 10), (2, 'coffee', 2.25, 20), (3, NULL, NULL, 0);
     INSERT INTO clerk VALUES ('anna');";
 
-pub async fn world<F: Fixture>() -> World<F> {
-    World::<F>::new(DDL, vec![everyone("item")]).await
+pub async fn world<F: Fixture>() -> DeployedCentre<F> {
+    DeployedCentre::<F>::new(DDL, vec![everyone("item")]).await
 }
 
 /// A procedure with arguments that are integers, but for those that begin with `t`.
@@ -59,21 +59,21 @@ pub(crate) fn reading(
 }
 
 pub async fn procedures<F: Fixture, const N: usize>(
-    world: &World<F>,
+    world: &DeployedCentre<F>,
     specs: [ProcedureSpec; N],
-) -> [Arc<Procedure>; N] {
+) -> [Arc<CallableProcedure>; N] {
     let procedures = world.centre.procedures(&specs).await.unwrap();
     procedures.try_into().unwrap()
 }
 
-pub fn call(procedure: &Arc<Procedure>, arguments: &[Value]) -> ProcedureCall {
+pub fn call(procedure: &Arc<CallableProcedure>, arguments: &[Value]) -> ProcedureCall {
     ProcedureCall {
         procedure: procedure.clone(),
         caller: Caller {
             user: "anna".into(),
             remote_id: None,
         },
-        claims: Claims::default(),
+        claims: UserClaims::default(),
         arguments: arguments.to_vec(),
         once: None,
         timeout: Duration::from_secs(600),

@@ -4,34 +4,34 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tidewater_centre::records::{Claims, Proven};
+use tidewater_centre::records::{ProvenIdentity, UserClaims};
 use tidewater_centre::{
-    CallOutcome, Caller, Cancel, Procedure, ProcedureCall, ProcedureSpec, Returns,
+    CallOutcome, CallableProcedure, Caller, Cancel, ProcedureCall, ProcedureSpec, Returns,
 };
 
 use crate::administering::user;
 use crate::fixture::Fixture;
-use crate::remote::{Remote, update};
-use crate::world::{NOW_MS, World, partitioned};
+use crate::remote::{TestRemote, update};
+use crate::world::{DeployedCentre, NOW_MS, partitioned};
 
 const DDL: &str = "CREATE TABLE site (id INTEGER NOT NULL PRIMARY KEY, region TEXT, note TEXT);
      INSERT INTO site VALUES (1, 'north', 'a'), (2, 'south', 'b'), (3, NULL, 'c');";
 
-async fn world<F: Fixture>() -> World<F> {
+async fn world<F: Fixture>() -> DeployedCentre<F> {
     let table = partitioned("site", &["region"], "SELECT {ml s.claims.region}");
-    let mut world = World::new(DDL, vec![table]).await;
+    let mut world = DeployedCentre::new(DDL, vec![table]).await;
     world.deploy().await.unwrap();
     world
 }
 
-pub(crate) fn claims(pairs: &[(&str, &str)]) -> Claims {
+pub(crate) fn claims(pairs: &[(&str, &str)]) -> UserClaims {
     let pairs = pairs.iter();
     let pairs = pairs.map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
-    Claims::new(pairs.collect::<BTreeMap<_, _>>())
+    UserClaims::new(pairs.collect::<BTreeMap<_, _>>())
 }
 
-fn said(pairs: &[(&str, &str)]) -> Proven {
-    Proven {
+fn said(pairs: &[(&str, &str)]) -> ProvenIdentity {
+    ProvenIdentity {
         at_ms: NOW_MS,
         by: "https://login.example.com".into(),
         claims: claims(pairs),
@@ -88,7 +88,7 @@ pub async fn a_password_is_replaced_where_nobody_else_has<F: Fixture>() {
 
 pub async fn a_scope_is_what_others_say_and_nothing_without_it<F: Fixture>() {
     let world = world::<F>().await;
-    let mut nancy = Remote::synced(&world, "nancy").await;
+    let mut nancy = TestRemote::synced(&world, "nancy").await;
     assert!(nancy.rows("site").is_empty());
     for value in ["north' OR '1'='1", "", "NORTH", "{s.username}"] {
         nancy.claims = claims(&[("region", value)]);
@@ -144,7 +144,7 @@ pub async fn a_call_knows_what_others_say_of_its_caller<F: Fixture>() {
     assert_eq!(rows, [1, 1, 0, 9]);
 }
 
-fn call(procedure: &Arc<Procedure>, claims: Claims) -> ProcedureCall {
+fn call(procedure: &Arc<CallableProcedure>, claims: UserClaims) -> ProcedureCall {
     ProcedureCall {
         procedure: procedure.clone(),
         caller: Caller {

@@ -5,16 +5,18 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use tidewater_centre::{Appended, Begun, NewEvents, SpaceRetention, StoredEvent, Worker};
+use tidewater_centre::{
+    AppendOutcome, NewEvents, OnceKeyState, SpaceRetention, StoredEvent, Worker,
+};
 
 use crate::fixture::Fixture;
 use crate::remote::fresh_id;
-use crate::world::{NOW_MS, SHOP_DDL, World, shop};
+use crate::world::{DeployedCentre, NOW_MS, SHOP_DDL, shop};
 
 const DAY_MS: i64 = 24 * 60 * 60 * 1000;
 
-async fn world<F: Fixture>() -> World<F> {
-    World::<F>::new(SHOP_DDL, shop()).await
+async fn world<F: Fixture>() -> DeployedCentre<F> {
+    DeployedCentre::<F>::new(SHOP_DDL, shop()).await
 }
 
 /// Events, each `SUBJECT=PAYLOAD`.
@@ -38,15 +40,15 @@ fn under(key: [u8; 16], events: NewEvents) -> NewEvents {
     }
 }
 
-async fn append(worker: &mut dyn Worker, batch: Vec<NewEvents>) -> Vec<Appended> {
+async fn append(worker: &mut dyn Worker, batch: Vec<NewEvents>) -> Vec<AppendOutcome> {
     worker.append_events(batch, NOW_MS).await.unwrap()
 }
 
 /// The number of the first event.
-fn first(appended: &Appended) -> u64 {
+fn first(appended: &AppendOutcome) -> u64 {
     match appended {
-        Appended::At { first, .. } => *first,
-        Appended::KeyTaken => panic!("the key was taken"),
+        AppendOutcome::At { first, .. } => *first,
+        AppendOutcome::KeyTaken => panic!("the key was taken"),
     }
 }
 
@@ -89,7 +91,7 @@ pub async fn events_are_numbered_and_read_in_their_order<F: Fixture>() {
     let spaces = ["news", "none", "prices", "empty"].map(str::to_owned);
     assert_eq!(reader.space_ends(&spaces).await.unwrap(), [1, 0, 5, 0]);
     // Each has the check that was told to who published it.
-    let Appended::At { check, .. } = appended[2] else {
+    let AppendOutcome::At { check, .. } = appended[2] else {
         panic!("{appended:?}");
     };
     assert_eq!(some[1].check, check);
@@ -207,12 +209,12 @@ pub async fn events_under_a_key_are_appended_once<F: Fixture>() {
     };
     let called = fresh_id();
     let begun = worker.begin_once("anna", called, "price", NOW_MS).await;
-    assert_eq!(begun.unwrap(), Begun::New);
+    assert_eq!(begun.unwrap(), OnceKeyState::New);
     let appended = append(&mut *worker, vec![new(called, "f=6"), of_berta]).await;
-    assert_eq!(appended[0], Appended::KeyTaken);
+    assert_eq!(appended[0], AppendOutcome::KeyTaken);
     assert_eq!(first(&appended[1]), 5);
     let begun = worker.begin_once("anna", one, "price", NOW_MS).await;
-    assert_eq!(begun.unwrap(), Begun::KeyTaken);
+    assert_eq!(begun.unwrap(), OnceKeyState::KeyTaken);
     let all = ["1 a=1", "2 b=2", "3 c=3", "4 d=4", "5 e=5"];
     assert_eq!(after(&mut *worker, "space", 0).await, all);
 }

@@ -1,12 +1,12 @@
 //! Conflicts that go by the rank of users: that of who uploads, and of who has written the centre's
 //! row.
 
-use tidewater_centre::{ConflictSpec, Detect, TableSpec};
+use tidewater_centre::{ConflictDetection, ConflictSpec, TableSpec};
 
 use crate::fixture::Fixture;
 use crate::proving::claims;
-use crate::remote::{Remote, update};
-use crate::world::{World, everyone};
+use crate::remote::{TestRemote, update};
+use crate::world::{DeployedCentre, everyone};
 
 const DDL: &str = "
     CREATE TABLE staff (login TEXT NOT NULL PRIMARY KEY, level INTEGER);
@@ -30,13 +30,13 @@ fn item(rank: &str, centre_rank: Option<i64>) -> TableSpec {
 
 /// Users change the row one after the other, each without having seen what those before made of it;
 /// whose name it has in the end.
-async fn contest<F: Fixture>(world: &World<F>, users: &[&str]) -> String {
+async fn contest<F: Fixture>(world: &DeployedCentre<F>, users: &[&str]) -> String {
     world
         .execute("UPDATE item SET name = 'tea', price = 1.5")
         .await;
     let mut remotes = Vec::new();
     for user in users {
-        remotes.push(Remote::synced(world, user).await);
+        remotes.push(TestRemote::synced(world, user).await);
     }
     for (remote, user) in remotes.iter_mut().zip(users) {
         let change = update("item", "1|tea|1.50", &format!("1|{user}|1.50"));
@@ -45,14 +45,14 @@ async fn contest<F: Fixture>(world: &World<F>, users: &[&str]) -> String {
     name_of_item(world).await
 }
 
-async fn name_of_item<F: Fixture>(world: &World<F>) -> String {
-    let fresh = Remote::synced(world, "fresh").await;
+async fn name_of_item<F: Fixture>(world: &DeployedCentre<F>) -> String {
+    let fresh = TestRemote::synced(world, "fresh").await;
     let rows = fresh.rows("item");
     rows[0].split('|').nth(1).unwrap().to_owned()
 }
 
 pub async fn who_has_the_higher_rank_wins_over_who_wrote_the_centres_row<F: Fixture>() {
-    let world = World::<F>::new(DDL, vec![item(BY_LEVEL, None)]).await;
+    let world = DeployedCentre::<F>::new(DDL, vec![item(BY_LEVEL, None)]).await;
     for (users, winner) in [
         (&["clerk", "boss"][..], "boss"),
         (&["boss", "clerk"], "boss"),
@@ -71,8 +71,8 @@ pub async fn who_has_the_higher_rank_wins_over_who_wrote_the_centres_row<F: Fixt
     world
         .execute("UPDATE item SET name = 'tea', price = 1.5")
         .await;
-    let mut clerk = Remote::synced(&world, "clerk").await;
-    let mut lead = Remote::synced(&world, "lead").await;
+    let mut clerk = TestRemote::synced(&world, "clerk").await;
+    let mut lead = TestRemote::synced(&world, "lead").await;
     clerk
         .upload(&[update("item", "1|tea|1.50", "1|clerk|1.50")])
         .await;
@@ -86,9 +86,9 @@ pub async fn who_has_the_higher_rank_wins_over_who_wrote_the_centres_row<F: Fixt
 
 pub async fn what_no_upload_has_written_is_the_centres_and_has_its_rank<F: Fixture>() {
     for (centre_rank, winner) in [(None, "centre"), (Some(3), "centre"), (Some(2), "boss")] {
-        let world = World::<F>::new(DDL, vec![item(BY_LEVEL, centre_rank)]).await;
-        let mut clerk = Remote::synced(&world, "clerk").await;
-        let mut boss = Remote::synced(&world, "boss").await;
+        let world = DeployedCentre::<F>::new(DDL, vec![item(BY_LEVEL, centre_rank)]).await;
+        let mut clerk = TestRemote::synced(&world, "clerk").await;
+        let mut boss = TestRemote::synced(&world, "boss").await;
         clerk
             .upload(&[update("item", "1|tea|1.50", "1|clerk|1.50")])
             .await;
@@ -113,10 +113,10 @@ pub async fn what_no_upload_has_written_is_the_centres_and_has_its_rank<F: Fixtu
 
 pub async fn a_rank_is_what_others_say_of_the_user<F: Fixture>() {
     let mut table = item("{s.claims.level}", None);
-    table.conflict.detect = Detect::Column;
-    let world = World::<F>::new(DDL, vec![table]).await;
-    let mut low = Remote::synced(&world, "low").await;
-    let mut high = Remote::synced(&world, "high").await;
+    table.conflict.detect = ConflictDetection::Column;
+    let world = DeployedCentre::<F>::new(DDL, vec![table]).await;
+    let mut low = TestRemote::synced(&world, "low").await;
+    let mut high = TestRemote::synced(&world, "high").await;
     low.claims = claims(&[("level", "10")]);
     high.claims = claims(&[("level", "20")]);
     low.upload(&[update("item", "1|tea|1.50", "1|low|1.50")])
@@ -124,7 +124,7 @@ pub async fn a_rank_is_what_others_say_of_the_user<F: Fixture>() {
     high.upload(&[update("item", "1|tea|1.50", "1|high|2.00")])
         .await;
     assert_eq!(name_of_item(&world).await, "high");
-    let mut unknown = Remote::synced(&world, "unknown").await;
+    let mut unknown = TestRemote::synced(&world, "unknown").await;
     low.download().await;
     unknown
         .upload(&[update("item", "1|high|2.00", "1|unknown|2.00")])
@@ -135,8 +135,8 @@ pub async fn a_rank_is_what_others_say_of_the_user<F: Fixture>() {
 }
 
 pub async fn a_rank_that_is_no_number_is_told_with_its_table<F: Fixture>() {
-    let world = World::<F>::new(DDL, vec![item("SELECT login FROM staff", None)]).await;
-    let mut remote = Remote::synced(&world, "clerk").await;
+    let world = DeployedCentre::<F>::new(DDL, vec![item("SELECT login FROM staff", None)]).await;
+    let mut remote = TestRemote::synced(&world, "clerk").await;
     let upload = remote.next_upload(&[update("item", "1|tea|1.50", "1|mate|1.50")]);
     let told = format!("{:?}", remote.worker.apply(vec![upload]).await);
     assert!(told.contains("the rank query of"), "{told}");
@@ -144,7 +144,7 @@ pub async fn a_rank_that_is_no_number_is_told_with_its_table<F: Fixture>() {
 }
 
 pub async fn a_rank_that_cannot_be_is_refused_with_the_place<F: Fixture>() {
-    let mut world = World::<F>::new(DDL, vec![item(BY_LEVEL, None)]).await;
+    let mut world = DeployedCentre::<F>::new(DDL, vec![item(BY_LEVEL, None)]).await;
     let conflict = |resolve: &str, rank: Option<&str>| ConflictSpec {
         resolve: vec![resolve.to_owned()],
         rank: rank.map(str::to_owned),

@@ -2,27 +2,28 @@
 
 use std::sync::Arc;
 
-use tidewater_centre::records::{Proven, UserRecord};
-use tidewater_centre::{Centre, CentreError, Deployed};
+use tidewater_centre::records::{ProvenIdentity, UserRecord};
+use tidewater_centre::{Centre, CentreError, DeployedPublications};
 
 use crate::fixture::Fixture;
 use crate::remote::session_state;
-use crate::remote::{Remote, insert};
+use crate::remote::{TestRemote, insert};
 use crate::world::{
-    NOW_MS, PUBLICATION, REGIONS, SHOP_DDL, World, asked, everyone, partitioned, publication, shop,
+    DeployedCentre, NOW_MS, PUBLICATION, REGIONS, SHOP_DDL, asked, everyone, partitioned,
+    publication, shop,
 };
 
 /// The centre of another server.
-async fn another<F: Fixture>(world: &World<F>) -> Arc<dyn Centre> {
+async fn another<F: Fixture>(world: &DeployedCentre<F>) -> Arc<dyn Centre> {
     F::connect(&world.fixture.url()).await.unwrap()
 }
 
-async fn refreshed(centre: &Arc<dyn Centre>) -> Deployed {
+async fn refreshed(centre: &Arc<dyn Centre>) -> DeployedPublications {
     centre.refresh().await.unwrap().unwrap()
 }
 
 pub async fn what_is_deployed_is_served_whatever_was_configured<F: Fixture>() {
-    let world = World::<F>::new(SHOP_DDL, shop()).await;
+    let world = DeployedCentre::<F>::new(SHOP_DDL, shop()).await;
     let other = another(&world).await;
     let elsewhere = [publication("elsewhere", vec![everyone("product")])];
     let error = other.load(&elsewhere).await.unwrap_err();
@@ -31,7 +32,7 @@ pub async fn what_is_deployed_is_served_whatever_was_configured<F: Fixture>() {
     assert_eq!(served.schemas, world.schemas);
     assert_eq!(refreshed(&other).await, served);
     assert_eq!(refreshed(&world.centre).await, served);
-    let mut remote = Remote::synced(&world, "anna").await;
+    let mut remote = TestRemote::synced(&world, "anna").await;
     remote.worker = other.worker().await.unwrap();
     world
         .execute("INSERT INTO customer VALUES (9, 'north', 'x', NULL)")
@@ -49,7 +50,7 @@ pub async fn where_nothing_is_deployed_nothing_is_served<F: Fixture>() {
 
 /// Another query is nothing that remotes are told, nor the tables.
 pub async fn a_deployment_is_noticed_by_a_centre_that_serves<F: Fixture>() {
-    let world = World::<F>::new(SHOP_DDL, shop()).await;
+    let world = DeployedCentre::<F>::new(SHOP_DDL, shop()).await;
     let other = another(&world).await;
     let mut before = refreshed(&other).await;
     let queries = [
@@ -76,7 +77,7 @@ pub async fn a_deployment_is_noticed_by_a_centre_that_serves<F: Fixture>() {
         panic!("one publication is deployed")
     };
     assert_eq!(schema.tables.len(), 1);
-    let mut remote = Remote::new(&world, "anna").await;
+    let mut remote = TestRemote::new(&world, "anna").await;
     remote.schema = schema.clone();
     remote.worker = other.worker().await.unwrap();
     assert_eq!(
@@ -91,8 +92,8 @@ pub async fn a_deployment_is_noticed_by_a_centre_that_serves<F: Fixture>() {
 
 /// What the remote was told does not fit what would be sent.
 pub async fn a_download_that_a_deployment_overtakes_reads_nothing<F: Fixture>() {
-    let mut world = World::<F>::new(SHOP_DDL, shop()).await;
-    let mut remote = Remote::synced(&world, "anna").await;
+    let mut world = DeployedCentre::<F>::new(SHOP_DDL, shop()).await;
+    let mut remote = TestRemote::synced(&world, "anna").await;
     world.specs[0].tables.pop();
     world.deploy().await.unwrap();
     let error = remote.try_download(&[]).await.unwrap_err();
@@ -103,9 +104,9 @@ pub async fn a_download_that_a_deployment_overtakes_reads_nothing<F: Fixture>() 
 
 /// Nobody has deployed it: remotes do not know the column, and do without it.
 pub async fn a_column_that_was_added_and_not_deployed_is_left_out<F: Fixture>() {
-    let world = World::<F>::new(SHOP_DDL, shop()).await;
+    let world = DeployedCentre::<F>::new(SHOP_DDL, shop()).await;
     let before = refreshed(&world.centre).await;
-    let mut remote = Remote::synced(&world, "anna").await;
+    let mut remote = TestRemote::synced(&world, "anna").await;
     world
         .execute("ALTER TABLE customer ADD COLUMN note TEXT; UPDATE customer SET note = 'x'")
         .await;
@@ -140,7 +141,11 @@ pub async fn the_order_of_constraints_is_nothing_to_remotes<F: Fixture>() {
                {constraints});"
         );
         let tables = ["parent", "other", "child"].map(everyone);
-        schemas.push(World::<F>::new(&ddl, tables.to_vec()).await.schema());
+        schemas.push(
+            DeployedCentre::<F>::new(&ddl, tables.to_vec())
+                .await
+                .schema(),
+        );
     }
     assert_eq!(schemas[0], schemas[1]);
     assert_eq!(schemas[0].hash(), schemas[1].hash());
@@ -164,10 +169,10 @@ pub async fn a_new_column_sends_only_rows_in_which_it_has_another_value<F: Fixtu
         "{SHOP_DDL} CREATE TABLE extra (id INTEGER NOT NULL PRIMARY KEY, kind TEXT DEFAULT 'a');
          INSERT INTO extra VALUES (1, 'a'), (2, 'b'), (3, NULL)"
     );
-    let mut world = World::<F>::new(&ddl, tables).await;
+    let mut world = DeployedCentre::<F>::new(&ddl, tables).await;
     world.specs[0].tables[2].columns = columns(&["id"]);
     world.deploy().await.unwrap();
-    let mut anna = Remote::synced(&world, "anna").await;
+    let mut anna = TestRemote::synced(&world, "anna").await;
     let before = world.schema().hash().to_vec();
     world.specs[0].tables[0].columns = None;
     world.deploy().await.unwrap();
@@ -197,15 +202,15 @@ pub async fn a_new_column_sends_only_rows_in_which_it_has_another_value<F: Fixtu
 
 /// Nothing that is known to the one is known to the other, but its users.
 pub async fn a_copy_that_gets_a_name_of_its_own_knows_no_remotes<F: Fixture>() {
-    let mut world = World::<F>::new(SHOP_DDL, shop()).await;
-    let mut anna = Remote::synced(&world, "anna").await;
+    let mut world = DeployedCentre::<F>::new(SHOP_DDL, shop()).await;
+    let mut anna = TestRemote::synced(&world, "anna").await;
     anna.upload(&[insert("product", "5|salt")]).await;
     let user = UserRecord {
         name: "anna".into(),
         password_hash: "hash".into(),
         disabled: false,
         created_ms: NOW_MS,
-        proven: Proven::default(),
+        proven: ProvenIdentity::default(),
     };
     world.centre.add_user(&user).await.unwrap();
     let [key] = &world.centre.signing_keys().await.unwrap()[..] else {
@@ -244,10 +249,10 @@ pub async fn triggers_of_the_application_know_who_uploads<F: Fixture>() {
          CREATE TABLE seen (id INTEGER, who TEXT, remote TEXT); {}",
         F::who_trigger()
     );
-    let world = World::<F>::new(&ddl, vec![everyone("note")]).await;
+    let world = DeployedCentre::<F>::new(&ddl, vec![everyone("note")]).await;
     let mut remotes = Vec::new();
     for user in ["anna", "berta"] {
-        remotes.push(Remote::synced(&world, user).await);
+        remotes.push(TestRemote::synced(&world, user).await);
     }
     let uploads = remotes.iter_mut().zip(["1|a", "2|b"]);
     let uploads: Vec<_> = uploads

@@ -5,11 +5,11 @@ use std::sync::Arc;
 use tidewater_protocol::{Column, ColumnType, PublicationSchema};
 
 use crate::fixture::Fixture;
-use crate::remote::{Remote, delete, insert, update};
-use crate::world::{REGIONS, SHOP_DDL, World, everyone, partitioned, shop};
+use crate::remote::{TestRemote, delete, insert, update};
+use crate::world::{DeployedCentre, REGIONS, SHOP_DDL, everyone, partitioned, shop};
 
-async fn world<F: Fixture>() -> World<F> {
-    World::new(SHOP_DDL, shop()).await
+async fn world<F: Fixture>() -> DeployedCentre<F> {
+    DeployedCentre::new(SHOP_DDL, shop()).await
 }
 
 /// The result's rows, sorted.
@@ -19,7 +19,7 @@ fn sorted(mut result: Vec<String>) -> Vec<String> {
 }
 
 /// Gives a remote another version of its schema.
-fn has_schema(remote: &mut Remote, change: impl FnOnce(&mut PublicationSchema)) {
+fn has_schema(remote: &mut TestRemote, change: impl FnOnce(&mut PublicationSchema)) {
     let mut schema = (*remote.schema).clone();
     change(&mut schema);
     remote.schema = Arc::new(schema);
@@ -27,7 +27,7 @@ fn has_schema(remote: &mut Remote, change: impl FnOnce(&mut PublicationSchema)) 
 
 pub async fn rows_of_an_unpublished_table_are_refused_and_the_others_go_through<F: Fixture>() {
     let mut world = world::<F>().await;
-    let mut anna = Remote::synced(&world, "anna").await;
+    let mut anna = TestRemote::synced(&world, "anna").await;
     world.specs[0]
         .tables
         .retain(|table| table.name != "product");
@@ -97,7 +97,7 @@ pub async fn rows_of_an_unpublished_table_are_refused_and_the_others_go_through<
 
 pub async fn rows_with_a_column_that_changed_its_type_are_refused<F: Fixture>() {
     let world = world::<F>().await;
-    let mut anna = Remote::synced(&world, "anna").await;
+    let mut anna = TestRemote::synced(&world, "anna").await;
     has_schema(&mut anna, |schema| {
         let product = schema.tables.iter_mut().find(|it| it.name == "product");
         product.unwrap().columns[1].column_type = ColumnType::Integer;
@@ -119,7 +119,7 @@ pub async fn rows_with_a_column_that_changed_its_type_are_refused<F: Fixture>() 
 
 pub async fn rows_told_apart_by_another_key_are_refused<F: Fixture>() {
     let world = world::<F>().await;
-    let mut anna = Remote::synced(&world, "anna").await;
+    let mut anna = TestRemote::synced(&world, "anna").await;
     has_schema(&mut anna, |schema| {
         let product = schema.tables.iter_mut().find(|it| it.name == "product");
         product.unwrap().key = vec![1];
@@ -142,7 +142,7 @@ pub async fn rows_told_apart_by_another_key_are_refused<F: Fixture>() {
 
 pub async fn rows_without_a_new_partition_column_are_refused<F: Fixture>() {
     let world = world::<F>().await;
-    let mut anna = Remote::synced(&world, "anna").await;
+    let mut anna = TestRemote::synced(&world, "anna").await;
     has_schema(&mut anna, |schema| {
         let customer = schema.tables.iter_mut().find(|it| it.name == "customer");
         let customer = customer.unwrap();
@@ -165,7 +165,7 @@ pub async fn rows_without_a_new_partition_column_are_refused<F: Fixture>() {
 
 pub async fn a_column_that_is_not_published_any_more_is_ignored<F: Fixture>() {
     let world = world::<F>().await;
-    let mut anna = Remote::synced(&world, "anna").await;
+    let mut anna = TestRemote::synced(&world, "anna").await;
     has_schema(&mut anna, |schema| {
         let product = schema.tables.iter_mut().find(|it| it.name == "product");
         product.unwrap().columns.push(Column {
@@ -189,7 +189,7 @@ pub async fn a_column_that_is_not_published_any_more_is_ignored<F: Fixture>() {
 
 pub async fn a_child_of_a_refused_parent_does_not_attach_to_somebody_elses_row<F: Fixture>() {
     let world = world::<F>().await;
-    let mut anna = Remote::synced(&world, "anna").await;
+    let mut anna = TestRemote::synced(&world, "anna").await;
     let mut changes = vec![
         // Customer 3 is of the south, and not shown to anna.
         insert("customer", "3|north|Mine|NULL"),
@@ -218,7 +218,7 @@ pub async fn a_child_of_a_refused_parent_does_not_attach_to_somebody_elses_row<F
 }
 
 pub async fn what_refers_to_a_child_of_a_refused_parent_is_refused_too<F: Fixture>() {
-    let world = World::<F>::new(
+    let world = DeployedCentre::<F>::new(
         "CREATE TABLE visit_plan (login TEXT NOT NULL, region TEXT NOT NULL,
              PRIMARY KEY (login, region));
          CREATE TABLE house (id INTEGER NOT NULL PRIMARY KEY, region TEXT NOT NULL);
@@ -238,7 +238,7 @@ pub async fn what_refers_to_a_child_of_a_refused_parent_is_refused_too<F: Fixtur
         ],
     )
     .await;
-    let mut anna = Remote::synced(&world, "anna").await;
+    let mut anna = TestRemote::synced(&world, "anna").await;
     let result = sorted(
         anna.upload(&[
             insert("house", "1|north"),

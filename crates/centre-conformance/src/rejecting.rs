@@ -1,17 +1,17 @@
 //! Refused rows in a full loop: kept with what they were to be, settled by operators and users,
 //! told to their remotes; and uploads that go in whole or not at all.
 
-use tidewater_centre::records::{RefusalOutcome, RefusedFilter, RefusedRecord, Retention};
+use tidewater_centre::records::{RefusalOutcome, RefusedFilter, RefusedRecord, RetentionTimes};
 use tidewater_centre::{
-    Judgement, OnReject, RefusedAction, RefusedChoice, SettleOutcome, TableSpec, ToldSettled,
+    Judgement, OnReject, RefusedChoice, RefusedRowAction, SettleOutcome, TableSpec, ToldSettled,
     UploadOutcome, WritesSpec,
 };
 use tidewater_protocol::Code;
 use tidewater_protocol::message::GivenUp;
 
 use crate::fixture::Fixture;
-use crate::remote::{Remote, delete, insert, update};
-use crate::world::{NOW_MS, World, everyone};
+use crate::remote::{TestRemote, delete, insert, update};
+use crate::world::{DeployedCentre, NOW_MS, everyone};
 
 const DDL: &str = "
     CREATE TABLE item (id INTEGER NOT NULL PRIMARY KEY, name TEXT NOT NULL UNIQUE,
@@ -34,11 +34,11 @@ fn tables() -> Vec<TableSpec> {
     vec![item, everyone("line"), everyone("mark")]
 }
 
-async fn world<F: Fixture>() -> World<F> {
-    World::new(DDL, tables()).await
+async fn world<F: Fixture>() -> DeployedCentre<F> {
+    DeployedCentre::new(DDL, tables()).await
 }
 
-fn choice(refused: i64, action: RefusedAction) -> RefusedChoice {
+fn choice(refused: i64, action: RefusedRowAction) -> RefusedChoice {
     RefusedChoice {
         refused,
         action,
@@ -49,12 +49,12 @@ fn choice(refused: i64, action: RefusedAction) -> RefusedChoice {
     }
 }
 
-async fn settle<F: Fixture>(world: &World<F>, choice: RefusedChoice) -> SettleOutcome {
+async fn settle<F: Fixture>(world: &DeployedCentre<F>, choice: RefusedChoice) -> SettleOutcome {
     let mut worker = world.worker().await;
     worker.settle_refused(choice).await.unwrap()
 }
 
-async fn find<F: Fixture>(world: &World<F>, open: bool) -> Vec<RefusedRecord> {
+async fn find<F: Fixture>(world: &DeployedCentre<F>, open: bool) -> Vec<RefusedRecord> {
     let filter = RefusedFilter {
         open,
         limit: 100,
@@ -64,7 +64,7 @@ async fn find<F: Fixture>(world: &World<F>, open: bool) -> Vec<RefusedRecord> {
 }
 
 /// The open one of this table and key.
-async fn open<F: Fixture>(world: &World<F>, table: &str, key: &str) -> RefusedRecord {
+async fn open<F: Fixture>(world: &DeployedCentre<F>, table: &str, key: &str) -> RefusedRecord {
     let found = find(world, true).await;
     let mut found = found.into_iter();
     let found = found.find(|it| it.table == table && it.key == key);
@@ -88,7 +88,7 @@ fn settled(row: &str) -> SettleOutcome {
 
 pub async fn a_refused_row_is_replayed_once_the_centre_takes_it<F: Fixture>() {
     let world = world::<F>().await;
-    let mut anna = Remote::synced(&world, "anna").await;
+    let mut anna = TestRemote::synced(&world, "anna").await;
     let wanted = "3|milk|5|NULL";
     anna.upload(&[
         insert("item", wanted),
@@ -103,7 +103,7 @@ pub async fn a_refused_row_is_replayed_once_the_centre_takes_it<F: Fixture>() {
     assert_eq!(update.pre_image.as_deref(), Some(was));
 
     // The name is still somebody else's.
-    let outcome = settle(&world, choice(kept.id, RefusedAction::Replay)).await;
+    let outcome = settle(&world, choice(kept.id, RefusedRowAction::Replay)).await;
     assert!(
         matches!(
             &outcome,
@@ -118,19 +118,19 @@ pub async fn a_refused_row_is_replayed_once_the_centre_takes_it<F: Fixture>() {
     world
         .execute("UPDATE item SET name = 'cream' WHERE id = 2")
         .await;
-    let outcome = settle(&world, choice(kept.id, RefusedAction::Replay)).await;
+    let outcome = settle(&world, choice(kept.id, RefusedRowAction::Replay)).await;
     assert_eq!(
         outcome,
         settled(r#"{"id":3,"name":"milk","stock":5,"price":null}"#)
     );
     // Only what was changed is written.
-    let outcome = settle(&world, choice(update.id, RefusedAction::Replay)).await;
+    let outcome = settle(&world, choice(update.id, RefusedRowAction::Replay)).await;
     assert_eq!(
         outcome,
         settled(r#"{"id":1,"name":"tea","stock":12,"price":"9.50"}"#)
     );
     // A second operator finds it done.
-    let again = settle(&world, choice(update.id, RefusedAction::Replay)).await;
+    let again = settle(&world, choice(update.id, RefusedRowAction::Replay)).await;
     assert_eq!(again, SettleOutcome::Unknown);
 
     assert_eq!(find(&world, true).await, []);
@@ -168,7 +168,7 @@ pub async fn a_refused_row_is_replayed_once_the_centre_takes_it<F: Fixture>() {
 
 pub async fn a_replay_does_not_write_over_what_others_have_changed<F: Fixture>() {
     let world = world::<F>().await;
-    let mut anna = Remote::synced(&world, "anna").await;
+    let mut anna = TestRemote::synced(&world, "anna").await;
     anna.upload(&[
         update("item", "1|tea|10|1.50", "1|tea|-1|1.50"),
         delete("item", "2|milk|1|1.00"),
@@ -178,7 +178,7 @@ pub async fn a_replay_does_not_write_over_what_others_have_changed<F: Fixture>()
     world
         .execute("UPDATE item SET price = 3 WHERE id = 1")
         .await;
-    let edit = || RefusedAction::Edit(r#"{"stock":9}"#.into());
+    let edit = || RefusedRowAction::Edit(r#"{"stock":9}"#.into());
     let outcome = settle(&world, choice(kept.id, edit())).await;
     let row = Some(r#"{"id":1,"name":"tea","stock":10,"price":"3.00"}"#.to_owned());
     assert_eq!(outcome, SettleOutcome::Changed { row });
@@ -195,10 +195,10 @@ pub async fn a_replay_does_not_write_over_what_others_have_changed<F: Fixture>()
 
 pub async fn an_edit_that_still_fails_changes_nothing<F: Fixture>() {
     let world = world::<F>().await;
-    let mut anna = Remote::synced(&world, "anna").await;
+    let mut anna = TestRemote::synced(&world, "anna").await;
     anna.upload(&[insert("item", "3|cocoa|-5|NULL")]).await;
     let kept = open(&world, "item", "[3]").await;
-    let edit = |row: &str| choice(kept.id, RefusedAction::Edit(row.into()));
+    let edit = |row: &str| choice(kept.id, RefusedRowAction::Edit(row.into()));
     for (row, code, part) in [
         (r#"{"stock":-6}"#, Code::RowCheck, ""),
         (r#"{"name":null}"#, Code::RowNotNull, ""),
@@ -238,14 +238,14 @@ pub async fn an_edit_that_still_fails_changes_nothing<F: Fixture>() {
 
 pub async fn what_is_given_up_leaves_the_centres_row<F: Fixture>() {
     let world = world::<F>().await;
-    let mut anna = Remote::synced(&world, "anna").await;
+    let mut anna = TestRemote::synced(&world, "anna").await;
     anna.upload(&[
         insert("item", "3|cocoa|-5|NULL"),
         insert("item", "4|rum|-5|NULL"),
     ])
     .await;
     let kept = open(&world, "item", "[3]").await;
-    let discard = choice(kept.id, RefusedAction::Discard("a typo".into()));
+    let discard = choice(kept.id, RefusedRowAction::Discard("a typo".into()));
     let outcome = settle(&world, discard).await;
     assert_eq!(outcome, SettleOutcome::settled(None));
     let ended = world.centre.refused_row(kept.id).await.unwrap().unwrap();
@@ -282,7 +282,7 @@ pub async fn what_is_given_up_leaves_the_centres_row<F: Fixture>() {
 
 pub async fn what_is_sent_again_is_settled_as_what_it_comes_to<F: Fixture>() {
     let world = world::<F>().await;
-    let mut anna = Remote::synced(&world, "anna").await;
+    let mut anna = TestRemote::synced(&world, "anna").await;
     let bad = [
         insert("item", "3|cocoa|-5|NULL"),
         update("item", "1|tea|10|1.50", "1|tea|-1|1.50"),
@@ -318,7 +318,7 @@ pub async fn what_is_sent_again_is_settled_as_what_it_comes_to<F: Fixture>() {
         .collect();
     ended.sort();
     assert_eq!(ended, ["[1] 3 lost anna", "[3] 3 taken anna"]);
-    let keep = |conflicts_ms| Retention {
+    let keep = |conflicts_ms| RetentionTimes {
         log_ms: i64::MAX,
         history_ms: i64::MAX,
         conflicts_ms,
@@ -339,7 +339,7 @@ pub async fn what_is_sent_again_is_settled_as_what_it_comes_to<F: Fixture>() {
 
 pub async fn children_are_refused_with_their_parent_and_name_it<F: Fixture>() {
     let world = world::<F>().await;
-    let mut anna = Remote::synced(&world, "anna").await;
+    let mut anna = TestRemote::synced(&world, "anna").await;
     let result = anna
         .upload(&[
             insert("item", "3|cocoa|-5|NULL"),
@@ -370,7 +370,7 @@ pub async fn an_upload_that_is_aborted_takes_no_effect<F: Fixture>() {
     let mut world = world::<F>().await;
     world.specs[0].on_reject = OnReject::Abort;
     world.deploy().await.unwrap();
-    let mut anna = Remote::synced(&world, "anna").await;
+    let mut anna = TestRemote::synced(&world, "anna").await;
     let rows = |stock: i64| {
         [
             insert("item", &format!("3|cocoa|{stock}|NULL")),

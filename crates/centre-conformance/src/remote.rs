@@ -4,14 +4,14 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use tidewater_centre::engine::scripts::Transaction;
-use tidewater_centre::records::{AskedSession, AskedSubscription, Claims, SessionState};
+use tidewater_centre::engine::scripts::ScriptTransaction;
+use tidewater_centre::records::{SessionRequest, SessionState, SubscriptionRequest, UserClaims};
 use tidewater_centre::{
     CentreError, Checkpoint, DownloadJob, DownloadOutcome, DownloadSink, DownloadStart,
-    DownloadSubscription, Downloading, GainedPartitions, GivenTable, Holding, Marks, OwnUpload,
-    Parameters, Resolutions, RowsChunk, ScriptNotes, ScriptRun, SyncContext, SyncUpload,
-    TableCompare, TableRequest, ToldSettled, UploadOutcome, UploadResult, UploadTable, Verdicts,
-    Worker,
+    DownloadSubscription, GainedPartitions, GivenTable, MarkFrequency, OwnUpload, Parameters,
+    RemoteHolding, Resolutions, RunningDownloads, ScriptNotes, ScriptRun, SyncContext, SyncUpload,
+    TableCompare, TableRequest, ToldSettled, UploadChunk, UploadOutcome, UploadResult, UploadTable,
+    Verdicts, Worker,
 };
 use tidewater_protocol::compare::{Intervals, Ranges, sort_keys};
 use tidewater_protocol::message::{GivenUp, TableBegin};
@@ -22,10 +22,10 @@ use tidewater_protocol::{
 };
 
 use crate::fixture::Fixture;
-use crate::world::{NOW_MS, World};
+use crate::world::{DeployedCentre, NOW_MS};
 
 /// A remote database, reduced to what the centre sees of it.
-pub struct Remote {
+pub struct TestRemote {
     pub id: RemoteId,
     pub user: String,
     pub schema: Arc<PublicationSchema>,
@@ -49,7 +49,7 @@ pub struct Remote {
     /// What it has set.
     pub parameters: BTreeMap<String, String>,
     /// What is known of the user.
-    pub claims: Claims,
+    pub claims: UserClaims,
     /// What its next upload gives up.
     pub given_up: Vec<GivenUp>,
     /// See [`tidewater_centre::DownloadSubscription`].
@@ -67,7 +67,7 @@ pub struct Remote {
 
 /// What a download brought.
 #[derive(Debug, Default)]
-pub struct Received {
+pub struct ReceivedDownload {
     pub scope_changed: bool,
     /// `table: a|b|c` for each row, in the order of arrival.
     pub upserts: Vec<String>,
@@ -83,10 +83,10 @@ pub struct Received {
     /// What it was told of its refused rows.
     pub settled: ToldSettled,
     /// What it holds by now.
-    pub holding: Option<Holding>,
+    pub holding: Option<RemoteHolding>,
 }
 
-impl Received {
+impl ReceivedDownload {
     /// Everything that arrived, sorted.
     pub fn rows(&self) -> Vec<String> {
         let removals = self.removals.iter().map(|removal| format!("-{removal}"));
@@ -103,33 +103,33 @@ impl Received {
 
 /// A change to upload; rows are text, values separated by `|`.
 #[derive(Clone, Debug)]
-pub enum Change {
+pub enum RowChange {
     Insert(String, String),
     Update(String, String, String),
     Delete(String, String),
 }
 
 /// A new row.
-pub fn insert(table: &str, row: &str) -> Change {
-    Change::Insert(table.into(), row.into())
+pub fn insert(table: &str, row: &str) -> RowChange {
+    RowChange::Insert(table.into(), row.into())
 }
 
 /// A changed row, from its pre-image.
-pub fn update(table: &str, old: &str, new: &str) -> Change {
-    Change::Update(table.into(), old.into(), new.into())
+pub fn update(table: &str, old: &str, new: &str) -> RowChange {
+    RowChange::Update(table.into(), old.into(), new.into())
 }
 
 /// A removed row.
-pub fn delete(table: &str, old: &str) -> Change {
-    Change::Delete(table.into(), old.into())
+pub fn delete(table: &str, old: &str) -> RowChange {
+    RowChange::Delete(table.into(), old.into())
 }
 
-impl Change {
+impl RowChange {
     fn table(&self) -> &str {
         match self {
-            Change::Insert(table, _) | Change::Update(table, ..) | Change::Delete(table, _) => {
-                table
-            }
+            RowChange::Insert(table, _)
+            | RowChange::Update(table, ..)
+            | RowChange::Delete(table, _) => table,
         }
     }
 }
@@ -183,9 +183,9 @@ pub fn text(values: &[Datum<'_>]) -> String {
 }
 
 /// Packs changes, a table after the other in the order given.
-pub fn upload_tables(schema: &PublicationSchema, changes: &[Change]) -> Vec<UploadTable> {
+pub fn upload_tables(schema: &PublicationSchema, changes: &[RowChange]) -> Vec<UploadTable> {
     let mut tables = Vec::new();
-    let same_table = |left: &Change, right: &Change| left.table() == right.table();
+    let same_table = |left: &RowChange, right: &RowChange| left.table() == right.table();
     for group in changes.chunk_by(same_table) {
         let name = group[0].table();
         let table = schema.table(name);
@@ -194,19 +194,19 @@ pub fn upload_tables(schema: &PublicationSchema, changes: &[Change]) -> Vec<Uplo
         let mut writer = RowsWriter::new(&shape);
         for change in group {
             match change {
-                Change::Insert(_, new) => {
+                RowChange::Insert(_, new) => {
                     writer.row(Op::Insert, &datums(table, &values(table, new)));
                 }
-                Change::Update(_, old, new) => {
+                RowChange::Update(_, old, new) => {
                     let (old, new) = (values(table, old), values(table, new));
                     writer.update(&datums(table, &old), &datums(table, &new));
                 }
-                Change::Delete(_, old) => writer.delete(&datums(table, &values(table, old))),
+                RowChange::Delete(_, old) => writer.delete(&datums(table, &values(table, old))),
             }
         }
         tables.push(UploadTable {
             begin: TableBegin::for_table(table),
-            chunks: vec![RowsChunk::Memory(writer.take().into())],
+            chunks: vec![UploadChunk::from_packed(&table.shape(), writer.take()).unwrap()],
         });
     }
     tables
@@ -251,15 +251,19 @@ pub fn fresh_id() -> [u8; 16] {
     bytes
 }
 
-impl Remote {
+impl TestRemote {
     /// A new remote of the user, subscribed to the first publication of the world.
-    pub async fn new<F: Fixture>(world: &World<F>, user: &str) -> Remote {
-        Remote::of(world.schema(), world.worker().await, user)
+    pub async fn new<F: Fixture>(world: &DeployedCentre<F>, user: &str) -> TestRemote {
+        TestRemote::with_worker(world.schema(), world.worker().await, user)
     }
 
     /// A new remote of the user that is served by this worker.
-    pub fn of(schema: Arc<PublicationSchema>, worker: Box<dyn Worker>, user: &str) -> Remote {
-        Remote {
+    pub fn with_worker(
+        schema: Arc<PublicationSchema>,
+        worker: Box<dyn Worker>,
+        user: &str,
+    ) -> TestRemote {
+        TestRemote {
             id: RemoteId::from_random(fresh_id()),
             user: user.into(),
             worker,
@@ -273,7 +277,7 @@ impl Remote {
             compares: Vec::new(),
             now_ms: NOW_MS,
             parameters: BTreeMap::new(),
-            claims: Claims::default(),
+            claims: UserClaims::default(),
             given_up: Vec::new(),
             refused_from: 0,
             settled_after: 0,
@@ -292,8 +296,8 @@ impl Remote {
     }
 
     /// A new remote that has downloaded for the first time.
-    pub async fn synced<F: Fixture>(world: &World<F>, user: &str) -> Remote {
-        let mut remote = Remote::new(world, user).await;
+    pub async fn synced<F: Fixture>(world: &DeployedCentre<F>, user: &str) -> TestRemote {
+        let mut remote = TestRemote::new(world, user).await;
         remote.download().await;
         remote
     }
@@ -334,7 +338,7 @@ impl Remote {
     }
 
     /// Runs the scripts of a transaction of their own.
-    pub async fn run_scripts(&mut self, transaction: Transaction) -> Result<(), CentreError> {
+    pub async fn run_scripts(&mut self, transaction: ScriptTransaction) -> Result<(), CentreError> {
         let asked = ScriptRun {
             context: self.context(),
             publication: self.schema.name.clone(),
@@ -345,7 +349,7 @@ impl Remote {
     }
 
     /// The next upload, not yet applied.
-    pub fn next_upload(&mut self, changes: &[Change]) -> SyncUpload {
+    pub fn next_upload(&mut self, changes: &[RowChange]) -> SyncUpload {
         self.sequence += 1;
         SyncUpload {
             context: self.context(),
@@ -372,7 +376,7 @@ impl Remote {
 
     /// Uploads changes that are applied; gives the result as text. The next download
     /// knows them as its own.
-    pub async fn upload(&mut self, changes: &[Change]) -> Vec<String> {
+    pub async fn upload(&mut self, changes: &[RowChange]) -> Vec<String> {
         let upload = self.next_upload(changes);
         match self.apply(upload).await {
             UploadOutcome::Applied { result, own } => {
@@ -387,7 +391,7 @@ impl Remote {
     }
 
     /// Makes changes, as an application does before they are uploaded.
-    pub fn write(&mut self, changes: &[Change]) {
+    pub fn write(&mut self, changes: &[RowChange]) {
         for change in changes {
             let index = self.index(change.table());
             let table = &self.schema.tables[index];
@@ -400,9 +404,9 @@ impl Remote {
                 (packed, values.clone())
             };
             let (old, new) = match change {
-                Change::Insert(_, new) => (None, Some(of(new))),
-                Change::Update(_, old, new) => (Some(of(old)), Some(of(new))),
-                Change::Delete(_, old) => (Some(of(old)), None),
+                RowChange::Insert(_, new) => (None, Some(of(new))),
+                RowChange::Update(_, old, new) => (Some(of(old)), Some(of(new))),
+                RowChange::Delete(_, old) => (Some(of(old)), None),
             };
             if let Some((key, _)) = old {
                 self.rows[index].remove(&key);
@@ -458,7 +462,7 @@ impl Remote {
     }
 
     /// Downloads comparing these tables, in ranges of so many rows.
-    pub async fn compare(&mut self, tables: &[&str], rows_per_range: usize) -> Received {
+    pub async fn compare(&mut self, tables: &[&str], rows_per_range: usize) -> ReceivedDownload {
         self.compares = self.sums(tables, rows_per_range);
         self.download().await
     }
@@ -485,12 +489,12 @@ impl Remote {
     }
 
     /// Downloads, and applies what comes.
-    pub async fn download(&mut self) -> Received {
+    pub async fn download(&mut self) -> ReceivedDownload {
         self.download_requesting(&[]).await
     }
 
     /// Downloads with requests: `(table, row)`, of whose row only the key counts.
-    pub async fn download_requesting(&mut self, requests: &[(&str, &str)]) -> Received {
+    pub async fn download_requesting(&mut self, requests: &[(&str, &str)]) -> ReceivedDownload {
         self.try_download(requests).await.unwrap()
     }
 
@@ -498,7 +502,7 @@ impl Remote {
     pub async fn try_download(
         &mut self,
         requests: &[(&str, &str)],
-    ) -> Result<Received, CentreError> {
+    ) -> Result<ReceivedDownload, CentreError> {
         let job = self.download_job(requests);
         let mut sink = self.sink();
         self.worker.download_one(job, &mut sink).await?;
@@ -523,7 +527,7 @@ impl Remote {
             }
         });
         DownloadJob {
-            marks: Marks::default(),
+            marks: MarkFrequency::default(),
             only_opens: false,
             context: self.context(),
             subscriptions: vec![DownloadSubscription {
@@ -565,12 +569,12 @@ impl Remote {
             refuse_rows: self.refuse_rows,
             meanwhile: self.meanwhile.take(),
             expected_rows: None,
-            received: Received::default(),
+            received: ReceivedDownload::default(),
         }
     }
 
     /// Applies a download that has come whole.
-    fn take(&mut self, sink: Sink) -> Received {
+    fn take(&mut self, sink: Sink) -> ReceivedDownload {
         let outcome = sink.received.outcome.as_ref().expect("end() was called");
         if let Some(checkpoint) = &outcome.checkpoint {
             // What a remote presents has gone over the wire.
@@ -584,8 +588,10 @@ impl Remote {
 
 /// Downloads for several remotes at once, by the worker of the first one; again for those of which
 /// nothing was read.
-pub async fn download_together(remotes: &mut [Remote]) -> Vec<Result<Received, CentreError>> {
-    let mut results: Vec<Option<Result<Received, CentreError>>> = Vec::new();
+pub async fn download_together(
+    remotes: &mut [TestRemote],
+) -> Vec<Result<ReceivedDownload, CentreError>> {
+    let mut results: Vec<Option<Result<ReceivedDownload, CentreError>>> = Vec::new();
     results.resize_with(remotes.len(), || None);
     while results.iter().any(Option::is_none) {
         let mut waiting = Vec::new();
@@ -594,7 +600,7 @@ pub async fn download_together(remotes: &mut [Remote]) -> Vec<Result<Received, C
                 waiting.push((place, remote.download_job(&[]), remote.sink()));
             }
         }
-        let downloads = waiting.iter_mut().map(|(_, job, sink)| Downloading {
+        let downloads = waiting.iter_mut().map(|(_, job, sink)| RunningDownloads {
             job: job.clone(),
             sink,
         });
@@ -618,7 +624,7 @@ struct Sink {
     meanwhile: Option<Box<dyn FnOnce() + Send>>,
     /// The rows that are announced and have not come, of ranges of keys.
     expected_rows: Option<u64>,
-    received: Received,
+    received: ReceivedDownload,
 }
 
 impl Sink {
@@ -736,7 +742,7 @@ impl DownloadSink for Sink {
         }
     }
 
-    fn holds(&mut self, index: usize, holding: Holding) {
+    fn holds(&mut self, index: usize, holding: RemoteHolding) {
         assert_eq!(index, 0);
         self.received.holding = Some(holding);
     }
@@ -753,9 +759,9 @@ pub async fn session_state(
     worker: &mut Box<dyn Worker>,
     user: &str,
     remote_id: Option<RemoteId>,
-    subscriptions: &[AskedSubscription],
+    subscriptions: &[SubscriptionRequest],
 ) -> Result<SessionState, CentreError> {
-    let asked = AskedSession {
+    let asked = SessionRequest {
         user: user.to_owned(),
         remote_id,
         subscriptions: subscriptions.to_vec(),

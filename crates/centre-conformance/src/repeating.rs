@@ -1,7 +1,7 @@
 //! Calls under a key, which take effect once.
 
-use tidewater_centre::records::Retention;
-use tidewater_centre::{Begun, Caller, ProcedureCall, Returns, Worker};
+use tidewater_centre::records::RetentionTimes;
+use tidewater_centre::{Caller, OnceKeyState, ProcedureCall, Returns, Worker};
 
 use crate::fixture::Fixture;
 use crate::procedures::{call, failed, integer, procedures, run, run_one, spec, under, world};
@@ -79,12 +79,15 @@ pub async fn what_programs_do_once_is_begun_and_finished_once<F: Fixture>() {
     let mut worker = world.worker().await;
     let key = fresh_id();
     let begun = worker.begin_once("anna", key, "price", NOW_MS).await;
-    assert_eq!(begun.unwrap(), Begun::New);
+    assert_eq!(begun.unwrap(), OnceKeyState::New);
     let begun = worker.begin_once("anna", key, "price", NOW_MS + 1).await;
-    assert_eq!(begun.unwrap(), Begun::Unfinished { begun_ms: NOW_MS });
+    assert_eq!(
+        begun.unwrap(),
+        OnceKeyState::Unfinished { begun_ms: NOW_MS }
+    );
     worker.forget_once("anna", key).await.unwrap();
     let begun = worker.begin_once("anna", key, "price", NOW_MS).await;
-    assert_eq!(begun.unwrap(), Begun::New);
+    assert_eq!(begun.unwrap(), OnceKeyState::New);
     worker
         .finish_once("anna", key, b"done".to_vec())
         .await
@@ -96,9 +99,9 @@ pub async fn what_programs_do_once_is_begun_and_finished_once<F: Fixture>() {
     let mut another = world.worker().await;
     another.forget_once("anna", key).await.unwrap();
     let begun = another.begin_once("anna", key, "price", NOW_MS).await;
-    assert_eq!(begun.unwrap(), Begun::Done(b"done".to_vec()));
+    assert_eq!(begun.unwrap(), OnceKeyState::Done(b"done".to_vec()));
     let berta = another.begin_once("berta", key, "price", NOW_MS).await;
-    assert_eq!(berta.unwrap(), Begun::New);
+    assert_eq!(berta.unwrap(), OnceKeyState::New);
     // A key stands for one thing only.
     let sell = "UPDATE item SET stock = stock - 1 WHERE id = 1 RETURNING stock";
     let [sell] = procedures(&world, [spec("sell", sell, &[], Returns::Value)]).await;
@@ -120,12 +123,12 @@ pub async fn what_programs_do_once_is_begun_and_finished_once<F: Fixture>() {
     let told = run_one(&mut *worker, under(key, call(&give, &[]))).await;
     assert_eq!(told, "key taken");
     let begun = worker.begin_once("anna", key, "price", NOW_MS).await;
-    assert_eq!(begun.unwrap(), Begun::KeyTaken);
+    assert_eq!(begun.unwrap(), OnceKeyState::KeyTaken);
     let key = fresh_id();
     let begun = worker.begin_once("anna", key, "price", NOW_MS).await;
-    assert_eq!(begun.unwrap(), Begun::New);
+    assert_eq!(begun.unwrap(), OnceKeyState::New);
     let begun = worker.begin_once("anna", key, "label", NOW_MS).await;
-    assert_eq!(begun.unwrap(), Begun::KeyTaken);
+    assert_eq!(begun.unwrap(), OnceKeyState::KeyTaken);
 }
 
 /// Whoever finds a key taken, and looks at what is known of it when it was given back meanwhile.
@@ -136,8 +139,11 @@ pub async fn a_key_that_is_given_back_is_free_at_once<F: Fixture>() {
     let begin_often = async |worker: &mut dyn Worker| {
         for _ in 0..200 {
             match worker.begin_once("anna", key, "price", NOW_MS).await {
-                Ok(Begun::New) => worker.forget_once("anna", key).await.unwrap(),
-                begun => assert_eq!(begun.unwrap(), Begun::Unfinished { begun_ms: NOW_MS }),
+                Ok(OnceKeyState::New) => worker.forget_once("anna", key).await.unwrap(),
+                begun => assert_eq!(
+                    begun.unwrap(),
+                    OnceKeyState::Unfinished { begun_ms: NOW_MS }
+                ),
             }
         }
     };
@@ -157,7 +163,7 @@ pub async fn keys_are_forgotten_in_time<F: Fixture>() {
         .begin_once("anna", new, "price", NOW_MS)
         .await
         .unwrap();
-    let retention = Retention {
+    let retention = RetentionTimes {
         log_ms: day_ms,
         history_ms: day_ms,
         conflicts_ms: day_ms,
@@ -167,10 +173,10 @@ pub async fn keys_are_forgotten_in_time<F: Fixture>() {
         .begin_once("anna", new, "price", NOW_MS)
         .await
         .unwrap();
-    assert_eq!(begun, Begun::Unfinished { begun_ms: NOW_MS });
+    assert_eq!(begun, OnceKeyState::Unfinished { begun_ms: NOW_MS });
     let begun = worker
         .begin_once("anna", old, "price", NOW_MS)
         .await
         .unwrap();
-    assert_eq!(begun, Begun::New);
+    assert_eq!(begun, OnceKeyState::New);
 }

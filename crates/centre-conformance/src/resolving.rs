@@ -1,12 +1,12 @@
 //! What becomes of rows that two sides have changed, with each resolver.
 
 use tidewater_centre::records::ConflictOutcome;
-use tidewater_centre::{ConflictSpec, Detect, TableSpec};
+use tidewater_centre::{ConflictDetection, ConflictSpec, TableSpec};
 use tidewater_protocol::Direction;
 
 use crate::fixture::Fixture;
-use crate::remote::{Change, Remote, delete, insert, update};
-use crate::world::{World, everyone};
+use crate::remote::{RowChange, TestRemote, delete, insert, update};
+use crate::world::{DeployedCentre, everyone};
 
 const DDL: &str = "
     CREATE TABLE item (id INTEGER NOT NULL PRIMARY KEY, name TEXT NOT NULL,
@@ -17,7 +17,7 @@ const DDL: &str = "
 /// The row that all begin with.
 const OLD: &str = "1|tea|10|1.50|2026-01-01T10:00:00.000000|one\ntwo\nthree\nfour\nfive\n";
 
-fn item(detect: Detect, resolve: &[&str]) -> TableSpec {
+fn item(detect: ConflictDetection, resolve: &[&str]) -> TableSpec {
     TableSpec {
         conflict: ConflictSpec {
             detect,
@@ -29,28 +29,28 @@ fn item(detect: Detect, resolve: &[&str]) -> TableSpec {
 }
 
 /// Two remotes have a row, the second one changes it and uploads first.
-struct Contest<'w, F: Fixture> {
-    world: &'w World<F>,
-    anna: Remote,
-    berta: Remote,
+struct LostContest<'w, F: Fixture> {
+    world: &'w DeployedCentre<F>,
+    anna: TestRemote,
+    berta: TestRemote,
 }
 
-impl<'w, F: Fixture> Contest<'w, F> {
-    async fn new(world: &'w World<F>, old: Option<&str>) -> Contest<'w, F> {
+impl<'w, F: Fixture> LostContest<'w, F> {
+    async fn new(world: &'w DeployedCentre<F>, old: Option<&str>) -> LostContest<'w, F> {
         world.execute("DELETE FROM item").await;
-        let mut setter = Remote::synced(world, "setter").await;
+        let mut setter = TestRemote::synced(world, "setter").await;
         if let Some(old) = old {
             setter.upload(&[insert("item", old)]).await;
         }
-        Contest {
-            anna: Remote::synced(world, "anna").await,
-            berta: Remote::synced(world, "berta").await,
+        LostContest {
+            anna: TestRemote::synced(world, "anna").await,
+            berta: TestRemote::synced(world, "berta").await,
             world,
         }
     }
 
     /// What anna is told, and what all have in the end.
-    async fn fight(mut self, theirs: Change, mine: Change) -> (Vec<String>, Vec<String>) {
+    async fn fight(mut self, theirs: RowChange, mine: RowChange) -> (Vec<String>, Vec<String>) {
         self.berta.write(std::slice::from_ref(&theirs));
         self.berta.upload(std::slice::from_ref(&theirs)).await;
         self.anna.write(std::slice::from_ref(&mine));
@@ -58,7 +58,7 @@ impl<'w, F: Fixture> Contest<'w, F> {
         for remote in [&mut self.anna, &mut self.berta] {
             remote.download().await;
         }
-        let mut fresh = Remote::synced(self.world, "fresh").await;
+        let mut fresh = TestRemote::synced(self.world, "fresh").await;
         fresh.download().await;
         let rows = fresh.rows("item");
         assert_eq!(self.berta.rows("item"), rows);
@@ -200,11 +200,11 @@ const UPDATES: [(&[&str], &str, &str, &str, ConflictOutcome); 17] = [
 ];
 
 pub async fn updates_of_both_sides_end_as_their_resolver_says<F: Fixture>() {
-    let mut world = World::<F>::new(DDL, vec![everyone("item")]).await;
+    let mut world = DeployedCentre::<F>::new(DDL, vec![everyone("item")]).await;
     for (resolve, theirs, mine, row, outcome) in UPDATES {
-        world.specs[0].tables[0] = item(Detect::Row, resolve);
+        world.specs[0].tables[0] = item(ConflictDetection::Row, resolve);
         world.deploy().await.unwrap();
-        let contest = Contest::new(&world, Some(OLD)).await;
+        let contest = LostContest::new(&world, Some(OLD)).await;
         let before = world.centre.conflicts().await.unwrap().len();
         let fought = contest.fight(update("item", OLD, theirs), update("item", OLD, mine));
         let (told, rows) = fought.await;
@@ -227,7 +227,7 @@ pub async fn updates_of_both_sides_end_as_their_resolver_says<F: Fixture>() {
 }
 
 pub async fn what_one_side_deletes_and_the_other_changes_ends_as_its_resolver_says<F: Fixture>() {
-    let mut world = World::<F>::new(DDL, vec![everyone("item")]).await;
+    let mut world = DeployedCentre::<F>::new(DDL, vec![everyone("item")]).await;
     let changed = "1|tea|8|1.60|2026-01-02T00:00:00.000000|x";
     // Whether the row is there in the end: deleted by the centre, and by the remote.
     for (resolve, [deleted_there, deleted_here], parked) in [
@@ -241,9 +241,9 @@ pub async fn what_one_side_deletes_and_the_other_changes_ends_as_its_resolver_sa
         (&["merge_text(notes)", "client_wins"], [true, false], false),
         (&["park"], [false, true], true),
     ] {
-        world.specs[0].tables[0] = item(Detect::Row, resolve);
+        world.specs[0].tables[0] = item(ConflictDetection::Row, resolve);
         world.deploy().await.unwrap();
-        let contest = Contest::new(&world, Some(OLD)).await;
+        let contest = LostContest::new(&world, Some(OLD)).await;
         let fought = contest.fight(delete("item", OLD), update("item", OLD, changed));
         let (told, rows) = fought.await;
         let last = world.centre.conflicts().await.unwrap().pop().unwrap();
@@ -265,7 +265,7 @@ pub async fn what_one_side_deletes_and_the_other_changes_ends_as_its_resolver_sa
                 assert_eq!(last.outcome == ConflictOutcome::Parked, parked);
             }
         }
-        let contest = Contest::new(&world, Some(OLD)).await;
+        let contest = LostContest::new(&world, Some(OLD)).await;
         let fought = contest.fight(update("item", OLD, changed), delete("item", OLD));
         let (told, rows) = fought.await;
         match deleted_here {
@@ -283,7 +283,7 @@ pub async fn what_one_side_deletes_and_the_other_changes_ends_as_its_resolver_sa
 }
 
 pub async fn rows_that_both_sides_insert_end_as_their_resolver_says<F: Fixture>() {
-    let mut world = World::<F>::new(DDL, vec![everyone("item")]).await;
+    let mut world = DeployedCentre::<F>::new(DDL, vec![everyone("item")]).await;
     let theirs = "1|tea|8|1.60|2026-01-02T00:00:00.000000|x";
     let mine = "1|TEA|7|1.70|2026-01-03T00:00:00.000000|y";
     for (resolve, row) in [
@@ -308,10 +308,10 @@ pub async fn rows_that_both_sides_insert_end_as_their_resolver_says<F: Fixture>(
         (&["merge_text(notes)"], theirs),
         (&["park"], theirs),
     ] {
-        for detect in [Detect::Row, Detect::Column] {
+        for detect in [ConflictDetection::Row, ConflictDetection::Column] {
             world.specs[0].tables[0] = item(detect, resolve);
             world.deploy().await.unwrap();
-            let contest = Contest::new(&world, None).await;
+            let contest = LostContest::new(&world, None).await;
             let fought = contest.fight(insert("item", theirs), insert("item", mine));
             let (_, rows) = fought.await;
             assert_eq!(rows, [row], "{resolve:?} {detect:?}");
@@ -320,8 +320,8 @@ pub async fn rows_that_both_sides_insert_end_as_their_resolver_says<F: Fixture>(
 }
 
 pub async fn edits_of_different_columns_merge_by_themselves<F: Fixture>() {
-    let world = World::<F>::new(DDL, vec![item(Detect::Column, &[])]).await;
-    let contest = Contest::new(&world, Some(OLD)).await;
+    let world = DeployedCentre::<F>::new(DDL, vec![item(ConflictDetection::Column, &[])]).await;
+    let contest = LostContest::new(&world, Some(OLD)).await;
     let theirs = OLD.replace("|10|", "|8|");
     let mine = OLD.replace("tea", "TEA");
     let fought = contest.fight(update("item", OLD, &theirs), update("item", OLD, &mine));
@@ -332,7 +332,7 @@ pub async fn edits_of_different_columns_merge_by_themselves<F: Fixture>() {
     assert!(told.is_empty());
     assert!(world.centre.conflicts().await.unwrap().is_empty());
     // Of those that both have changed the centre's stands, and the others merge all the same.
-    let contest = Contest::new(&world, Some(OLD)).await;
+    let contest = LostContest::new(&world, Some(OLD)).await;
     let mine = mine.replace("|10|", "|9|");
     let fought = contest.fight(update("item", OLD, &theirs), update("item", OLD, &mine));
     let (told, rows) = fought.await;
@@ -344,8 +344,10 @@ pub async fn edits_of_different_columns_merge_by_themselves<F: Fixture>() {
 }
 
 pub async fn a_row_that_resolves_to_what_the_centre_has_is_told<F: Fixture>() {
-    let world = World::<F>::new(DDL, vec![item(Detect::Row, &["average(stock)"])]).await;
-    let contest = Contest::new(&world, Some(OLD)).await;
+    let world =
+        DeployedCentre::<F>::new(DDL, vec![item(ConflictDetection::Row, &["average(stock)"])])
+            .await;
+    let contest = LostContest::new(&world, Some(OLD)).await;
     let theirs = OLD.replace("|10|", "|12|");
     // In the middle is what is there.
     let mine = OLD.replace("|10|", "|13|").replace("tea", "TEA");
@@ -358,12 +360,12 @@ pub async fn a_row_that_resolves_to_what_the_centre_has_is_told<F: Fixture>() {
 pub async fn what_is_resolved_is_refused_as_anything_else<F: Fixture>() {
     let ddl = "CREATE TABLE item (id INTEGER NOT NULL PRIMARY KEY, name TEXT NOT NULL UNIQUE,
         stock INTEGER CHECK (stock >= 0))";
-    let spec = item(Detect::Row, &["additive(stock)", "client_wins"]);
-    let world = World::<F>::new(ddl, vec![spec]).await;
+    let spec = item(ConflictDetection::Row, &["additive(stock)", "client_wins"]);
+    let world = DeployedCentre::<F>::new(ddl, vec![spec]).await;
     world
         .execute("INSERT INTO item VALUES (1, 'tea', 10), (2, 'milk', 10)")
         .await;
-    let mut anna = Remote::synced(&world, "anna").await;
+    let mut anna = TestRemote::synced(&world, "anna").await;
     world.execute("UPDATE item SET stock = stock - 7").await;
     let changes = [
         update("item", "1|tea|10", "1|tea|4"),
@@ -380,9 +382,12 @@ pub async fn what_is_resolved_is_refused_as_anything_else<F: Fixture>() {
 
 /// A delete that wins takes no children along that nobody has seen.
 pub async fn a_delete_that_wins_leaves_rows_with_children<F: Fixture>() {
-    let tables = vec![item(Detect::Row, &["client_wins"]), everyone("line")];
-    let world = World::<F>::new(DDL, tables).await;
-    let mut anna = Remote::synced(&world, "anna").await;
+    let tables = vec![
+        item(ConflictDetection::Row, &["client_wins"]),
+        everyone("line"),
+    ];
+    let world = DeployedCentre::<F>::new(DDL, tables).await;
+    let mut anna = TestRemote::synced(&world, "anna").await;
     anna.upload(&[insert("item", OLD)]).await;
     anna.download().await;
     world.execute("UPDATE item SET stock = 3").await;
@@ -395,7 +400,7 @@ pub async fn a_delete_that_wins_leaves_rows_with_children<F: Fixture>() {
 }
 
 pub async fn resolvers_that_cannot_be_are_named<F: Fixture>() {
-    let mut world = World::<F>::new(DDL, vec![everyone("item")]).await;
+    let mut world = DeployedCentre::<F>::new(DDL, vec![everyone("item")]).await;
     for (resolve, message, hint) in [
         (
             &["latest(changed)"][..],
@@ -453,7 +458,7 @@ pub async fn resolvers_that_cannot_be_are_named<F: Fixture>() {
             "leave it out",
         ),
     ] {
-        world.specs[0].tables[0] = item(Detect::Row, resolve);
+        world.specs[0].tables[0] = item(ConflictDetection::Row, resolve);
         let error = world.deploy().await.unwrap_err();
         let tidewater_centre::CentreError::Configuration {
             message: told,
@@ -468,7 +473,7 @@ pub async fn resolvers_that_cannot_be_are_named<F: Fixture>() {
     }
     world.specs[0].tables[0] = TableSpec {
         direction: Direction::Download,
-        ..item(Detect::Row, &["client_wins"])
+        ..item(ConflictDetection::Row, &["client_wins"])
     };
     let error = world.deploy().await.unwrap_err().to_string();
     assert!(error.contains("they only download it"), "{error}");

@@ -5,18 +5,18 @@ use std::collections::BTreeSet;
 use tidewater_centre::Checkpoint;
 
 use crate::fixture::Fixture;
-use crate::remote::{Remote, delete, insert, update};
-use crate::world::{REGIONS, SHOP_DDL, World, partitioned, shop};
+use crate::remote::{TestRemote, delete, insert, update};
+use crate::world::{DeployedCentre, REGIONS, SHOP_DDL, partitioned, shop};
 
-async fn world<F: Fixture>() -> World<F> {
-    World::new(SHOP_DDL, shop()).await
+async fn world<F: Fixture>() -> DeployedCentre<F> {
+    DeployedCentre::new(SHOP_DDL, shop()).await
 }
 
 const CUSTOMERS: &str = "SELECT customer_id, region, name, email FROM customer ORDER BY 1";
 
 pub async fn rows_outside_of_the_scope_are_neither_touched_nor_shown<F: Fixture>() {
     let world = world::<F>().await;
-    let mut anna = Remote::synced(&world, "anna").await;
+    let mut anna = TestRemote::synced(&world, "anna").await;
     let result = anna
         .upload(&[
             // Another's row, as insert, update and delete, with a guessed pre-image.
@@ -62,7 +62,7 @@ pub async fn rows_outside_of_the_scope_are_neither_touched_nor_shown<F: Fixture>
 
 pub async fn changes_of_a_lost_partition_are_taken_once<F: Fixture>() {
     let world = world::<F>().await;
-    let mut anna = Remote::synced(&world, "anna").await;
+    let mut anna = TestRemote::synced(&world, "anna").await;
     world
         .execute("UPDATE visit_plan SET region = 'south' WHERE login = 'anna'")
         .await;
@@ -96,7 +96,7 @@ pub async fn changes_of_a_lost_partition_are_taken_once<F: Fixture>() {
 
 pub async fn a_replayed_old_scope_is_refused<F: Fixture>() {
     let world = world::<F>().await;
-    let mut anna = Remote::synced(&world, "anna").await;
+    let mut anna = TestRemote::synced(&world, "anna").await;
     let old = anna.checkpoint.clone();
     // Two scopes later it does not count any more (CASES 20).
     for region in ["west", "east"] {
@@ -122,7 +122,7 @@ pub async fn a_replayed_old_scope_is_refused<F: Fixture>() {
 }
 
 /// Moves a user's visits.
-async fn visits<F: Fixture>(world: &World<F>, region: &str) {
+async fn visits<F: Fixture>(world: &DeployedCentre<F>, region: &str) {
     let sql = format!("UPDATE visit_plan SET region = '{region}' WHERE login = 'anna'");
     world.execute(&sql).await;
 }
@@ -132,7 +132,7 @@ pub async fn a_scope_is_spent_when_the_next_one_was_presented<F: Fixture>() {
     let world = world::<F>().await;
     for by_upload in [true, false] {
         visits(&world, "north").await;
-        let mut anna = Remote::synced(&world, "anna").await;
+        let mut anna = TestRemote::synced(&world, "anna").await;
         let old = anna.checkpoint.clone();
         visits(&world, "west").await;
         assert!(anna.download().await.scope_changed);
@@ -164,7 +164,7 @@ pub async fn a_scope_is_spent_when_the_next_one_was_presented<F: Fixture>() {
 
 pub async fn a_scope_counts_while_the_next_one_was_lost_on_the_way<F: Fixture>() {
     let world = world::<F>().await;
-    let mut anna = Remote::synced(&world, "anna").await;
+    let mut anna = TestRemote::synced(&world, "anna").await;
     let held = anna.checkpoint.clone();
     visits(&world, "west").await;
     assert!(anna.download().await.scope_changed);
@@ -176,7 +176,7 @@ pub async fn a_scope_counts_while_the_next_one_was_lost_on_the_way<F: Fixture>()
 
 pub async fn a_scope_counts_while_the_next_two_were_lost_on_the_way<F: Fixture>() {
     let world = world::<F>().await;
-    let mut anna = Remote::synced(&world, "anna").await;
+    let mut anna = TestRemote::synced(&world, "anna").await;
     let held = anna.checkpoint.clone();
     for region in ["west", "south", "east"] {
         visits(&world, region).await;
@@ -200,7 +200,7 @@ pub async fn a_scope_counts_while_the_next_two_were_lost_on_the_way<F: Fixture>(
 /// then on is taken once more.
 pub async fn a_spent_scope_is_issued_anew_when_it_holds_again<F: Fixture>() {
     let world = world::<F>().await;
-    let mut anna = Remote::synced(&world, "anna").await;
+    let mut anna = TestRemote::synced(&world, "anna").await;
     visits(&world, "west").await;
     let change = update("customer", "2|north|Niels|NULL", "2|north|Nils|NULL");
     assert_eq!(anna.upload(&[change]).await.len(), 1);
@@ -217,12 +217,12 @@ pub async fn a_spent_scope_is_issued_anew_when_it_holds_again<F: Fixture>() {
 }
 
 pub async fn regions_come_from_the_query_of_each_moment<F: Fixture>() {
-    let world = World::<F>::new(
+    let world = DeployedCentre::<F>::new(
         SHOP_DDL,
         vec![partitioned("customer", &["region"], REGIONS)],
     )
     .await;
-    let mut anna = Remote::synced(&world, "anna").await;
+    let mut anna = TestRemote::synced(&world, "anna").await;
     // Gained between two syncs, not yet downloaded: it may be written to already.
     world
         .execute("INSERT INTO visit_plan VALUES ('anna', 'east')")
@@ -236,14 +236,14 @@ pub async fn regions_come_from_the_query_of_each_moment<F: Fixture>() {
 /// I5 of those who ask for an image before they sync.
 pub async fn an_image_is_for_those_who_hold_all_of_its_partitions<F: Fixture>() {
     let world = world::<F>().await;
-    let mut anna = Remote::synced(&world, "anna").await;
+    let mut anna = TestRemote::synced(&world, "anna").await;
     let image = Checkpoint {
         serial: 0,
         ..anna.checkpoint.clone().unwrap()
     };
-    let mut berta = Remote::synced(&world, "berta").await;
-    let mut clara = Remote::synced(&world, "clara").await;
-    let mut dora = Remote::synced(&world, "dora").await;
+    let mut berta = TestRemote::synced(&world, "berta").await;
+    let mut clara = TestRemote::synced(&world, "clara").await;
+    let mut dora = TestRemote::synced(&world, "dora").await;
     assert!(anna.covers_image(&image).await);
     assert!(berta.covers_image(&image).await);
     assert!(!clara.covers_image(&image).await);

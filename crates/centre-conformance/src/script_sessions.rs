@@ -1,13 +1,13 @@
 //! What scripts leave in the session of a connection, and who finds it there; and what of rows that
 //! a script does not give somebody is shown.
 
-use tidewater_centre::engine::scripts::Transaction;
+use tidewater_centre::engine::scripts::ScriptTransaction;
 use tidewater_centre::{ScriptSpec, UploadOutcome};
 use tidewater_testing::generate::Dialect;
 
 use crate::fixture::Fixture;
-use crate::remote::{Remote, delete, insert, update};
-use crate::world::{World, everyone};
+use crate::remote::{TestRemote, delete, insert, update};
+use crate::world::{DeployedCentre, everyone};
 
 const DDL: &str = "
     CREATE TABLE cust (cust_id INTEGER NOT NULL PRIMARY KEY, name TEXT NOT NULL, rep TEXT NOT NULL);
@@ -17,8 +17,8 @@ fn script(version: &str, table: &str, event: &str, sql: &str) -> ScriptSpec {
     ScriptSpec::at("scripts", [version, table, event], sql)
 }
 
-async fn world<F: Fixture>(scripts: Vec<ScriptSpec>) -> World<F> {
-    let mut world = World::<F>::new(DDL, vec![everyone("cust")]).await;
+async fn world<F: Fixture>(scripts: Vec<ScriptSpec>) -> DeployedCentre<F> {
+    let mut world = DeployedCentre::<F>::new(DDL, vec![everyone("cust")]).await;
     world.specs[0].scripts = scripts;
     world.deploy().await.unwrap();
     world
@@ -55,7 +55,7 @@ fn note<F: Fixture>(event: &str) -> String {
     )
 }
 
-async fn journal<F: Fixture>(world: &World<F>) -> Vec<String> {
+async fn journal<F: Fixture>(world: &DeployedCentre<F>) -> Vec<String> {
     let select = "SELECT line FROM journal ORDER BY id";
     let lines = world.fixture.query(select).await;
     world.execute("DELETE FROM journal").await;
@@ -91,7 +91,7 @@ pub async fn what_a_version_leaves_in_a_session_no_other_sees<F: Fixture>() {
     let mut world = world::<F>(scripts).await;
     world.specs[0].script_versions = ["default", "v2", "v3"].map(str::to_owned).into();
     world.deploy().await.unwrap();
-    let mut anna = Remote::new(&world, "anna").await;
+    let mut anna = TestRemote::new(&world, "anna").await;
     anna.upload(&[insert("cust", "1|x|x")]).await;
     anna.upload(&[insert("cust", "2|x|x")]).await;
     let of_default = [
@@ -113,7 +113,7 @@ pub async fn what_a_version_leaves_in_a_session_no_other_sees<F: Fixture>() {
     let rows = "SELECT '<' || name || '>' FROM cust WHERE cust_id = 4";
     assert_eq!(world.fixture.query(rows).await, ["<>"]);
     // One list of several versions shares no session either.
-    let mut bela = Remote::new(&world, "bela").await;
+    let mut bela = TestRemote::new(&world, "bela").await;
     anna.parameters.insert("script_version".into(), "v2".into());
     let uploads = vec![
         bela.next_upload(&[insert("cust", "5|x|x")]),
@@ -143,11 +143,11 @@ pub async fn what_a_sync_leaves_in_its_session_is_there_up_to_its_end<F: Fixture
         ("default", "end_synchronization", ""),
     ]))
     .await;
-    let mut anna = Remote::new(&world, "anna").await;
-    anna.run_scripts(Transaction::Begin).await.unwrap();
+    let mut anna = TestRemote::new(&world, "anna").await;
+    anna.run_scripts(ScriptTransaction::Begin).await.unwrap();
     anna.upload(&[insert("cust", "1|x|x")]).await;
     anna.download().await;
-    anna.run_scripts(Transaction::End).await.unwrap();
+    anna.run_scripts(ScriptTransaction::End).await.unwrap();
     assert_eq!(
         journal(&world).await,
         [
@@ -159,11 +159,11 @@ pub async fn what_a_sync_leaves_in_its_session_is_there_up_to_its_end<F: Fixture
         ]
     );
     // On another connection, what stands at its beginning for the session is run once more.
-    let mut bela = Remote::new(&world, "bela").await;
-    bela.run_scripts(Transaction::Begin).await.unwrap();
+    let mut bela = TestRemote::new(&world, "bela").await;
+    bela.run_scripts(ScriptTransaction::Begin).await.unwrap();
     bela.worker = world.worker().await;
     bela.upload(&[insert("cust", "2|x|x")]).await;
-    bela.run_scripts(Transaction::End).await.unwrap();
+    bela.run_scripts(ScriptTransaction::End).await.unwrap();
     assert_eq!(
         journal(&world).await,
         [
@@ -187,7 +187,7 @@ pub async fn a_script_that_fails_at_the_beginning_of_a_connection_leaves_nothing
     world
         .execute("INSERT INTO journal VALUES (1, 'kept')")
         .await;
-    let mut anna = Remote::new(&world, "anna").await;
+    let mut anna = TestRemote::new(&world, "anna").await;
     let upload = anna.next_upload(&[insert("cust", "1|x|x")]);
     let error = anna.worker.apply(vec![upload.clone()]).await.unwrap_err();
     assert!(error.to_string().contains("begin_connection"), "{error}");
@@ -206,7 +206,7 @@ pub async fn a_row_that_a_script_does_not_give_is_not_shown<F: Fixture>() {
     world
         .execute("INSERT INTO cust VALUES (1, 'Nora', 'anna'), (2, 'Sven', 'bela')")
         .await;
-    let mut anna = Remote::synced(&world, "anna").await;
+    let mut anna = TestRemote::synced(&world, "anna").await;
     assert_eq!(anna.rows("cust"), ["1|Nora|anna"]);
     world
         .execute("UPDATE cust SET name = 'N' WHERE cust_id = 1")
@@ -267,7 +267,7 @@ pub async fn a_row_that_a_script_does_not_give_is_not_shown<F: Fixture>() {
 pub async fn rows_that_a_remote_uploads_stay_when_a_script_gives_all_of_its_rows<F: Fixture>() {
     let cursor = "SELECT cust_id, name, rep FROM cust WHERE rep = {s.username}";
     let world = world::<F>(vec![script("default", "cust", "download_cursor", cursor)]).await;
-    let mut anna = Remote::synced(&world, "anna").await;
+    let mut anna = TestRemote::synced(&world, "anna").await;
     let new = [insert("cust", "1|Nora|anna")];
     anna.write(&new);
     anna.upload(&new).await;
@@ -280,7 +280,8 @@ pub async fn rows_that_a_remote_uploads_stay_when_a_script_gives_all_of_its_rows
 
 /// A row that a remote asks for is one row, of which the script is asked, and no other table's affair.
 pub async fn a_row_that_is_asked_for_comes_by_the_script_of_its_table<F: Fixture>() {
-    let mut world = World::<F>::new(DDL, vec![everyone("cust"), everyone("journal")]).await;
+    let mut world =
+        DeployedCentre::<F>::new(DDL, vec![everyone("cust"), everyone("journal")]).await;
     world.specs[0].scripts = vec![
         script(
             "default",
@@ -297,7 +298,7 @@ pub async fn a_row_that_is_asked_for_comes_by_the_script_of_its_table<F: Fixture
             "INSERT INTO cust VALUES (1, 'Nora', 'anna'), (2, 'Otto', 'bela'), (3, 'Pia', 'anna')",
         )
         .await;
-    let mut anna = Remote::new(&world, "anna").await;
+    let mut anna = TestRemote::new(&world, "anna").await;
     // What is downloaded of a table by nobody is the device's own from the first sync on.
     anna.write(&[insert("journal", "7|mine")]);
     let received = anna.download().await;
@@ -340,8 +341,8 @@ pub async fn a_session_ends_with_a_deployment_and_with_a_failure<F: Fixture>() {
         script("default", "cust", "upload_insert", insert_row),
     ];
     let mut world = world::<F>(scripts.clone()).await;
-    let mut anna = Remote::new(&world, "anna").await;
-    anna.run_scripts(Transaction::Begin).await.unwrap();
+    let mut anna = TestRemote::new(&world, "anna").await;
+    anna.run_scripts(ScriptTransaction::Begin).await.unwrap();
     anna.upload(&[insert("cust", "1|x|x")]).await;
     scripts[0].sql = format!(
         "{}; {}",
@@ -352,7 +353,7 @@ pub async fn a_session_ends_with_a_deployment_and_with_a_failure<F: Fixture>() {
     world.specs[0].scripts = scripts;
     world.deploy().await.unwrap();
     anna.scripts = Default::default();
-    anna.run_scripts(Transaction::Begin).await.unwrap();
+    anna.run_scripts(ScriptTransaction::Begin).await.unwrap();
     anna.upload(&[insert("cust", "2|x|x")]).await;
     let all = "SELECT rep FROM cust ORDER BY cust_id";
     assert_eq!(world.fixture.query(all).await, ["a", "ab"]);
@@ -371,13 +372,13 @@ pub async fn a_session_ends_with_a_deployment_and_with_a_failure<F: Fixture>() {
     world.specs[0].scripts.extend(more);
     world.deploy().await.unwrap();
     anna.scripts = Default::default();
-    anna.run_scripts(Transaction::Begin).await.unwrap();
+    anna.run_scripts(ScriptTransaction::Begin).await.unwrap();
     journal(&world).await;
     let upload = anna.next_upload(&[insert("cust", "3|bad|x")]);
     let error = format!("{:?}", anna.apply(upload).await);
     assert!(error.contains("handle_error"), "{error}");
     anna.scripts = Default::default();
-    anna.run_scripts(Transaction::Begin).await.unwrap();
+    anna.run_scripts(ScriptTransaction::Begin).await.unwrap();
     let mut upload = anna.next_upload(&[insert("cust", "3|good|x")]);
     // It is the first that takes effect under this number.
     upload.sequence -= 1;
@@ -392,13 +393,14 @@ pub async fn a_session_ends_with_a_deployment_and_with_a_failure<F: Fixture>() {
 
 pub async fn nobody_is_woken_by_a_table_of_which_a_script_says_who_gets_what<F: Fixture>() {
     let cursor = "SELECT cust_id, name, rep FROM cust WHERE rep = {s.username}";
-    let mut world = World::<F>::new(DDL, vec![everyone("cust"), everyone("journal")]).await;
+    let mut world =
+        DeployedCentre::<F>::new(DDL, vec![everyone("cust"), everyone("journal")]).await;
     world.specs[0].scripts = vec![script("v2", "cust", "download_cursor", cursor)];
     world.specs[0].script_versions = vec!["default".into(), "v2".into()];
     world.deploy().await.unwrap();
-    let mut anna = Remote::new(&world, "anna").await;
+    let mut anna = TestRemote::new(&world, "anna").await;
     let of_all = anna.download().await.holding.unwrap().interests().len();
-    let mut bela = Remote::new(&world, "bela").await;
+    let mut bela = TestRemote::new(&world, "bela").await;
     bela.parameters.insert("script_version".into(), "v2".into());
     let of_his = bela.download().await.holding.unwrap().interests().len();
     assert!(0 < of_his && of_his < of_all, "{of_his} of {of_all}");

@@ -1,12 +1,12 @@
 //! Scripts: what stands at the events of a sync, in their order and transaction.
 
-use tidewater_centre::engine::scripts::Transaction;
+use tidewater_centre::engine::scripts::ScriptTransaction;
 use tidewater_centre::{ParameterSpec, ScriptSpec, TableSpec};
 use tidewater_testing::generate::Dialect;
 
 use crate::fixture::Fixture;
-use crate::remote::{Change, Remote, delete, insert, update};
-use crate::world::{World, everyone, partitioned};
+use crate::remote::{RowChange, TestRemote, delete, insert, update};
+use crate::world::{DeployedCentre, everyone, partitioned};
 
 /// The customer database of the manuals: timestamps, a shadow table of deletes, customers by sales
 /// person.
@@ -28,20 +28,20 @@ pub fn now_ms() -> i64 {
     since.map_or(0, |it| it.as_millis() as i64)
 }
 
-async fn world<F: Fixture>(scripts: Vec<ScriptSpec>) -> World<F> {
+async fn world<F: Fixture>(scripts: Vec<ScriptSpec>) -> DeployedCentre<F> {
     let timestamp = match F::DIALECT {
         Dialect::Postgres => "timestamptz",
         Dialect::Sqlite => "TIMESTAMP",
     };
     let ddl = DDL.replace("{timestamp}", timestamp);
-    let mut world = World::<F>::new(&ddl, vec![everyone("cust")]).await;
+    let mut world = DeployedCentre::<F>::new(&ddl, vec![everyone("cust")]).await;
     world.specs[0].scripts = scripts;
     world.deploy().await.unwrap();
     world
 }
 
 /// The lines that scripts have written, which are forgotten.
-pub async fn journal<F: Fixture>(world: &World<F>) -> Vec<String> {
+pub async fn journal<F: Fixture>(world: &DeployedCentre<F>) -> Vec<String> {
     let lines = world
         .fixture
         .query("SELECT line FROM journal ORDER BY id")
@@ -57,9 +57,9 @@ pub async fn a_script_that_is_refused_for_a_row_has_done_nothing_for_it<F: Fixtu
     world
         .execute("INSERT INTO cust VALUES (2, 'there', 'x')")
         .await;
-    let mut anna = Remote::new(&world, "anna").await;
+    let mut anna = TestRemote::new(&world, "anna").await;
     let rows: Vec<String> = (1..=60).map(|id| format!("{id}|n{id}|x")).collect();
-    let inserts: Vec<Change> = rows.iter().map(|it| insert("cust", it)).collect();
+    let inserts: Vec<RowChange> = rows.iter().map(|it| insert("cust", it)).collect();
     let told = anna.upload(&inserts).await;
     assert_eq!(
         told[0],
@@ -93,9 +93,9 @@ pub async fn scripts_of_sets_run_once_for_all_rows<F: Fixture>() {
     world
         .execute("INSERT INTO cust VALUES (7, 'there', 'x')")
         .await;
-    let mut anna = Remote::new(&world, "anna").await;
+    let mut anna = TestRemote::new(&world, "anna").await;
     let rows: Vec<String> = (1..=20).map(|id| format!("{id}|n{id}|x")).collect();
-    let inserts: Vec<Change> = rows.iter().map(|it| insert("cust", it)).collect();
+    let inserts: Vec<RowChange> = rows.iter().map(|it| insert("cust", it)).collect();
     let told = anna.upload(&inserts).await;
     assert_eq!(
         told[0],
@@ -147,7 +147,7 @@ pub async fn conflicts_that_the_server_finds_are_resolved_by_scripts<F: Fixture>
         script("cust", "resolve_conflict", resolve),
     ];
     world.deploy().await.unwrap();
-    let mut anna = Remote::synced(&world, "anna").await;
+    let mut anna = TestRemote::synced(&world, "anna").await;
     world
         .execute("UPDATE cust SET name = 'N' WHERE cust_id <> 2")
         .await;
@@ -204,7 +204,7 @@ pub async fn an_updated_key_that_another_row_has_is_refused<F: Fixture>() {
             world
                 .execute("INSERT INTO cust VALUES (1, 'hers', 'anna'), (2, 'his', 'bert')")
                 .await;
-            let mut anna = Remote::synced(&world, "anna").await;
+            let mut anna = TestRemote::synced(&world, "anna").await;
             let told = anna
                 .upload(&[update("cust", "1|hers|anna", "2|written|anna")])
                 .await;
@@ -237,7 +237,7 @@ pub async fn a_row_that_its_script_writes_elsewhere_leaves_the_remote<F: Fixture
         let mut world = world::<F>(vec![script("cust", "upload_insert", insertion)]).await;
         world.specs[0].tables = vec![partitioned("cust", &["rep"], "SELECT {s.username}")];
         world.deploy().await.unwrap();
-        let mut anna = Remote::synced(&world, "anna").await;
+        let mut anna = TestRemote::synced(&world, "anna").await;
         let written = [insert("cust", "1|Nora|anna")];
         anna.write(&written);
         anna.upload(&written).await;
@@ -250,7 +250,7 @@ pub async fn a_row_that_its_script_writes_elsewhere_leaves_the_remote<F: Fixture
     world
         .execute("INSERT INTO cust VALUES (1, 'Nora', 'x')")
         .await;
-    let mut anna = Remote::synced(&world, "anna").await;
+    let mut anna = TestRemote::synced(&world, "anna").await;
     let written = [update("cust", "1|Nora|x", "5|Nina|x")];
     anna.write(&written);
     anna.upload(&written).await;
@@ -272,7 +272,7 @@ pub async fn an_update_of_a_row_that_is_gone_is_told_though_scripts_resolve_conf
         world
             .execute("INSERT INTO cust VALUES (1, 'Nora', 'x')")
             .await;
-        let mut anna = Remote::synced(&world, "anna").await;
+        let mut anna = TestRemote::synced(&world, "anna").await;
         world.execute("DELETE FROM cust").await;
         let told = anna.upload(&[update("cust", "1|Nora|x", "1|NORA|x")]).await;
         assert_eq!(
@@ -291,7 +291,7 @@ pub async fn a_row_that_its_script_does_not_delete_comes_back<F: Fixture>() {
     world
         .execute("INSERT INTO cust VALUES (1, 'Nora', 'x'), (2, 'Niels', 'x')")
         .await;
-    let mut anna = Remote::synced(&world, "anna").await;
+    let mut anna = TestRemote::synced(&world, "anna").await;
     let changes = [delete("cust", "1|Nora|x"), delete("cust", "2|Niels|x")];
     let told = anna.upload(&changes).await;
     assert_eq!(
@@ -315,7 +315,7 @@ pub async fn an_update_that_a_script_of_sets_does_not_find_loses<F: Fixture>() {
             "INSERT INTO cust VALUES (1, 'a', 'x'), (2, 'b', 'x'), (3, 'c', 'x'), (4, 'd', 'x')",
         )
         .await;
-    let mut anna = Remote::synced(&world, "anna").await;
+    let mut anna = TestRemote::synced(&world, "anna").await;
     for change in [
         "UPDATE cust SET name = 'other' WHERE cust_id = 2",
         "UPDATE cust SET name = 'D' WHERE cust_id = 4",
@@ -354,7 +354,7 @@ pub async fn a_delete_whose_script_finds_another_row_loses<F: Fixture>() {
         world
             .execute("INSERT INTO cust VALUES (1, 'Nora', 'x'), (2, 'Niels', 'x')")
             .await;
-        let mut anna = Remote::synced(&world, "anna").await;
+        let mut anna = TestRemote::synced(&world, "anna").await;
         world
             .execute("UPDATE cust SET name = 'NORA' WHERE cust_id = 1")
             .await;
@@ -396,12 +396,12 @@ pub async fn what_a_script_sets_lives_for_the_sync<F: Fixture>() {
         ),
     ])
     .await;
-    let mut anna = Remote::new(&world, "anna").await;
-    let refused = anna.run_scripts(Transaction::Begin).await;
+    let mut anna = TestRemote::new(&world, "anna").await;
+    let refused = anna.run_scripts(ScriptTransaction::Begin).await;
     let error = refused.unwrap_err().to_string();
     assert!(error.contains("status 4000"), "{error}");
     anna.parameters.insert("1".into(), "in".into());
-    anna.run_scripts(Transaction::Begin).await.unwrap();
+    anna.run_scripts(ScriptTransaction::Begin).await.unwrap();
     anna.upload(&[insert("cust", "1|x|x")]).await;
     let rows = "SELECT name || ' ' || rep FROM cust";
     assert_eq!(world.fixture.query(rows).await, ["xANNA ANNA"]);
@@ -420,11 +420,11 @@ pub async fn what_a_script_sets_lives_for_the_sync<F: Fixture>() {
         );
         world.specs[0].scripts.remove(1);
         world.deploy().await.unwrap();
-        let mut bela = Remote::new(&world, "bela").await;
+        let mut bela = TestRemote::new(&world, "bela").await;
         bela.parameters = [("1", "in"), ("seen", "!")]
             .map(|(n, v)| (n.into(), v.into()))
             .into();
-        bela.run_scripts(Transaction::Begin).await.unwrap();
+        bela.run_scripts(ScriptTransaction::Begin).await.unwrap();
         bela.upload(&[insert("cust", "2|x|x")]).await;
         let rows = "SELECT name || ' ' || rep FROM cust WHERE cust_id = 2";
         assert_eq!(world.fixture.query(rows).await, ["bela! p"]);
@@ -456,7 +456,7 @@ pub async fn a_script_says_what_becomes_of_what_is_refused<F: Fixture>() {
     world
         .execute("INSERT INTO cust VALUES (1, 'there', 'x')")
         .await;
-    let mut anna = Remote::new(&world, "anna").await;
+    let mut anna = TestRemote::new(&world, "anna").await;
     let told = anna
         .upload(&[insert("cust", "1|n|x"), insert("cust", "2|n|x")])
         .await;
@@ -493,7 +493,7 @@ pub async fn a_time_that_would_lose_rows_is_not_taken<F: Fixture>() {
         script("connection", "download_statistics", note),
     ])
     .await;
-    let mut anna = Remote::new(&world, "anna").await;
+    let mut anna = TestRemote::new(&world, "anna").await;
     anna.now_ms = now_ms();
     anna.download().await;
     world
@@ -528,7 +528,7 @@ pub async fn rows_are_uploaded_by_scripts<F: Fixture>() {
         ),
     ]);
     let world = world.await;
-    let mut anna = Remote::synced(&world, "anna").await;
+    let mut anna = TestRemote::synced(&world, "anna").await;
     let told = anna
         .upload(&[insert("cust", "1|nora|x"), insert("cust", "2|niels|x")])
         .await;
@@ -588,7 +588,7 @@ pub async fn conflicts_are_found_and_resolved_by_scripts<F: Fixture>() {
     world
         .execute("INSERT INTO cust VALUES (1, 'Nora', 'x'), (2, 'Niels', 'x')")
         .await;
-    let mut anna = Remote::synced(&world, "anna").await;
+    let mut anna = TestRemote::synced(&world, "anna").await;
     world
         .execute("UPDATE cust SET name = 'N' WHERE cust_id = 1")
         .await;
@@ -607,7 +607,7 @@ pub async fn conflicts_are_found_and_resolved_by_scripts<F: Fixture>() {
         script("cust", "resolve_conflict", resolve),
     ]);
     world.deploy().await.unwrap();
-    let mut anna = Remote::synced(&world, "anna").await;
+    let mut anna = TestRemote::synced(&world, "anna").await;
     world
         .execute("UPDATE cust SET name = 'M' WHERE cust_id = 1")
         .await;
@@ -645,7 +645,7 @@ pub async fn rows_are_downloaded_by_their_time_as_scripts_do_it<F: Fixture>() {
     for id in 1..=3 {
         world.execute(&stamp(id)).await;
     }
-    let mut anna = Remote::new(&world, "anna").await;
+    let mut anna = TestRemote::new(&world, "anna").await;
     anna.now_ms = now_ms();
     let received = anna.download().await;
     assert_eq!(anna.rows("cust"), ["1|Nora|anna", "2|Niels|anna"]);
@@ -681,7 +681,7 @@ pub async fn a_row_of_nulls_takes_all_rows_of_the_table_from_the_remote<F: Fixtu
     world
         .execute("INSERT INTO journal VALUES (1, ''), (2, '')")
         .await;
-    let mut anna = Remote::synced(&world, "anna").await;
+    let mut anna = TestRemote::synced(&world, "anna").await;
     assert_eq!(anna.rows("cust").len(), 2);
     world.execute("DELETE FROM journal WHERE id = 1").await;
     anna.download().await;
@@ -699,7 +699,7 @@ pub async fn parameters_of_columns_have_their_type_where_none_follows<F: Fixture
     world
         .execute("INSERT INTO cust VALUES (1, 'Nora', 'x')")
         .await;
-    let mut anna = Remote::synced(&world, "anna").await;
+    let mut anna = TestRemote::synced(&world, "anna").await;
     anna.upload(&[update("cust", "1|Nora|x", "1|Nora B.|x")])
         .await;
     let rows = world.fixture.query("SELECT name FROM cust").await;
@@ -822,7 +822,7 @@ pub async fn each_remote_has_the_version_that_it_asks_for<F: Fixture>() {
     new.version = "v2".into();
     world.specs[0].scripts.push(new);
     world.deploy().await.unwrap();
-    let mut anna = Remote::synced(&world, "anna").await;
+    let mut anna = TestRemote::synced(&world, "anna").await;
     anna.upload(&[insert("cust", "1|x|x")]).await;
     anna.parameters.insert("script_version".into(), "v2".into());
     anna.upload(&[insert("cust", "2|x|x")]).await;
@@ -843,7 +843,7 @@ pub async fn each_remote_has_the_version_that_it_asks_for<F: Fixture>() {
         allowed: Some("SELECT 'v2' WHERE {s.username} = 'bela'".into()),
     }];
     world.deploy().await.unwrap();
-    let mut cora = Remote::new(&world, "cora").await;
+    let mut cora = TestRemote::new(&world, "cora").await;
     cora.parameters.insert("script_version".into(), "v2".into());
     let upload = cora.next_upload(&[insert("cust", "3|x|x")]);
     let error = format!("{:?}", cora.apply(upload).await);
@@ -875,8 +875,8 @@ pub async fn who_names_no_version_gets_round_no_script<F: Fixture>() {
     let warnings = world.deploy().await.unwrap().warnings.join("; ");
     let told = "script version \"default\" is not served";
     assert!(warnings.contains(told), "{warnings}");
-    let refuses = async |world: &World<F>, version: Option<&str>, word: &str| {
-        let mut anna = Remote::new(world, "anna").await;
+    let refuses = async |world: &DeployedCentre<F>, version: Option<&str>, word: &str| {
+        let mut anna = TestRemote::new(world, "anna").await;
         let set = version.map(|it| ("script_version".to_owned(), it.to_owned()));
         anna.parameters.extend(set);
         let error = anna.try_download(&[]).await.unwrap_err();
@@ -890,7 +890,7 @@ pub async fn who_names_no_version_gets_round_no_script<F: Fixture>() {
     };
     refuses(&world, None, "no download_cursor").await;
     refuses(&world, Some("default"), "no download_cursor").await;
-    let mut anna = Remote::new(&world, "anna").await;
+    let mut anna = TestRemote::new(&world, "anna").await;
     anna.parameters
         .insert("script_version".into(), "fs1".into());
     anna.upload(&[insert("cust", "3|Pia|x")]).await;
@@ -910,7 +910,7 @@ pub async fn who_names_no_version_gets_round_no_script<F: Fixture>() {
     // Whoever wants what is generated for the others says so.
     world.specs[0].script_versions.push("default".into());
     world.deploy().await.unwrap();
-    let mut cora = Remote::new(&world, "cora").await;
+    let mut cora = TestRemote::new(&world, "cora").await;
     cora.download().await;
     assert_eq!(cora.rows("cust").len(), 3);
     // Who names none has named `default`, and that is judged, too.
@@ -919,8 +919,8 @@ pub async fn who_names_no_version_gets_round_no_script<F: Fixture>() {
         allowed: Some("SELECT CASE {s.username} WHEN 'cora' THEN 'default' ELSE 'fs1' END".into()),
     }];
     world.deploy().await.unwrap();
-    Remote::new(&world, "cora").await.download().await;
-    let mut dora = Remote::new(&world, "dora").await;
+    TestRemote::new(&world, "cora").await.download().await;
+    let mut dora = TestRemote::new(&world, "dora").await;
     let error = dora.try_download(&[]).await.unwrap_err().to_string();
     assert!(error.contains("\"default\" is not allowed"), "{error}");
     let upload = dora.next_upload(&[insert("cust", "4|x|bela")]);

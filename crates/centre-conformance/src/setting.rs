@@ -4,8 +4,8 @@ use tidewater_centre::{CentreError, ParameterSpec, TableSpec, UploadOutcome};
 use tidewater_protocol::Code;
 
 use crate::fixture::Fixture;
-use crate::remote::{Remote, insert, update};
-use crate::world::{PUBLICATION, World, partitioned};
+use crate::remote::{TestRemote, insert, update};
+use crate::world::{DeployedCentre, PUBLICATION, partitioned};
 
 const DDL: &str = "CREATE TABLE rental (id INTEGER NOT NULL PRIMARY KEY, month TEXT, note TEXT);
      CREATE TABLE stock (id INTEGER NOT NULL PRIMARY KEY, store INTEGER, note TEXT);
@@ -26,8 +26,8 @@ fn tables() -> Vec<TableSpec> {
 }
 
 /// A world in which users may ask for the stores that they manage.
-async fn world<F: Fixture>() -> World<F> {
-    let mut world = World::new(DDL, tables()).await;
+async fn world<F: Fixture>() -> DeployedCentre<F> {
+    let mut world = DeployedCentre::new(DDL, tables()).await;
     world.specs[0].parameters = vec![
         parameter(
             "store",
@@ -46,13 +46,13 @@ fn parameter(name: &str, allowed: Option<&str>) -> ParameterSpec {
     }
 }
 
-fn set(remote: &mut Remote, name: &str, value: &str) {
+fn set(remote: &mut TestRemote, name: &str, value: &str) {
     remote.parameters.insert(name.into(), value.into());
 }
 
 pub async fn a_scope_follows_what_a_remote_sets<F: Fixture>() {
     let world = world::<F>().await;
-    let mut anna = Remote::synced(&world, "anna").await;
+    let mut anna = TestRemote::synced(&world, "anna").await;
     assert!(anna.rows("rental").is_empty() && anna.rows("stock").is_empty());
     set(&mut anna, "month", "2026-10");
     set(&mut anna, "store", "1");
@@ -68,7 +68,7 @@ pub async fn a_scope_follows_what_a_remote_sets<F: Fixture>() {
 
 pub async fn what_a_remote_sets_is_only_text<F: Fixture>() {
     let world = world::<F>().await;
-    let mut anna = Remote::new(&world, "anna").await;
+    let mut anna = TestRemote::new(&world, "anna").await;
     for value in [
         "2026-10' OR '1'='1",
         "2026-10'); DROP TABLE rental; --",
@@ -87,7 +87,7 @@ pub async fn what_a_remote_sets_is_only_text<F: Fixture>() {
 
 pub async fn changes_of_what_a_remote_lets_go_are_taken_once<F: Fixture>() {
     let world = world::<F>().await;
-    let mut anna = Remote::new(&world, "anna").await;
+    let mut anna = TestRemote::new(&world, "anna").await;
     set(&mut anna, "month", "2026-10");
     anna.download().await;
     set(&mut anna, "month", "2026-11");
@@ -114,8 +114,8 @@ pub async fn changes_of_what_a_remote_lets_go_are_taken_once<F: Fixture>() {
 
 pub async fn what_a_user_may_not_ask_for_is_refused_to_her_alone<F: Fixture>() {
     let world = world::<F>().await;
-    let mut anna = Remote::new(&world, "anna").await;
-    let mut carla = Remote::new(&world, "carla").await;
+    let mut anna = TestRemote::new(&world, "anna").await;
+    let mut carla = TestRemote::new(&world, "carla").await;
     set(&mut anna, "store", "1");
     set(&mut carla, "store", "2");
     anna.download().await;
@@ -155,7 +155,7 @@ fn assert_denied(error: &CentreError) {
 }
 
 pub async fn parameters_that_cannot_be_are_refused_with_the_place<F: Fixture>() {
-    let mut world = World::<F>::new(DDL, tables()).await;
+    let mut world = DeployedCentre::<F>::new(DDL, tables()).await;
     for (name, allowed, expected) in [
         ("moth", None, "\"month\""),
         ("store", Some("SELECT store FROM nowhere"), "nowhere"),

@@ -1,14 +1,15 @@
 //! Conflicts that their operator settles: what is written, what is refused, and what is noted.
 
-use tidewater_centre::records::{ConflictFilter, ConflictOutcome, ConflictRecord, Retention};
+use tidewater_centre::records::{ConflictFilter, ConflictOutcome, ConflictRecord, RetentionTimes};
 use tidewater_centre::{
-    Choice, ConflictSpec, Detect, Judgement, SettleOutcome, TableSpec, Version, WritesSpec,
+    ConflictChoice, ConflictDetection, ConflictSpec, ConflictVersion, Judgement, SettleOutcome,
+    TableSpec, WritesSpec,
 };
 use tidewater_protocol::Code;
 
 use crate::fixture::Fixture;
-use crate::remote::{Remote, delete, insert, update};
-use crate::world::{NOW_MS, World, everyone};
+use crate::remote::{TestRemote, delete, insert, update};
+use crate::world::{DeployedCentre, NOW_MS, everyone};
 
 const DDL: &str = "
     CREATE TABLE item (id INTEGER NOT NULL PRIMARY KEY, name TEXT NOT NULL UNIQUE,
@@ -23,7 +24,7 @@ const MINE: &str = "1|TEA|7|1.70";
 fn parked() -> TableSpec {
     TableSpec {
         conflict: ConflictSpec {
-            detect: Detect::Row,
+            detect: ConflictDetection::Row,
             resolve: vec!["park".into()],
             ..ConflictSpec::default()
         },
@@ -36,8 +37,8 @@ fn parked() -> TableSpec {
     }
 }
 
-fn choice(conflict: i64, version: Version) -> Choice {
-    Choice {
+fn choice(conflict: i64, version: ConflictVersion) -> ConflictChoice {
+    ConflictChoice {
         conflict,
         version,
         force: false,
@@ -48,13 +49,13 @@ fn choice(conflict: i64, version: Version) -> Choice {
 }
 
 /// An item that anna has lost against berta, and what is kept of it.
-async fn lost<F: Fixture>(world: &World<F>) -> (Remote, ConflictRecord) {
+async fn lost<F: Fixture>(world: &DeployedCentre<F>) -> (TestRemote, ConflictRecord) {
     world.execute("DELETE FROM line").await;
     world.execute("DELETE FROM item").await;
     world
         .execute("INSERT INTO item VALUES (1, 'tea', 10, 1.5), (2, 'milk', 1, 1)")
         .await;
-    let mut anna = Remote::synced(world, "anna").await;
+    let mut anna = TestRemote::synced(world, "anna").await;
     world
         .execute("UPDATE item SET stock = 8, price = 1.6 WHERE id = 1")
         .await;
@@ -67,7 +68,7 @@ async fn lost<F: Fixture>(world: &World<F>) -> (Remote, ConflictRecord) {
     (anna, kept.remove(0))
 }
 
-async fn settle<F: Fixture>(world: &World<F>, choice: Choice) -> SettleOutcome {
+async fn settle<F: Fixture>(world: &DeployedCentre<F>, choice: ConflictChoice) -> SettleOutcome {
     let mut worker = world.worker().await;
     worker.settle_conflict(choice).await.unwrap()
 }
@@ -77,14 +78,14 @@ fn json(name: &str, stock: i64, price: &str) -> String {
 }
 
 pub async fn a_version_that_is_chosen_reaches_everybody<F: Fixture>() {
-    let world = World::<F>::new(DDL, vec![parked()]).await;
+    let world = DeployedCentre::<F>::new(DDL, vec![parked()]).await;
     let given = r#"{"stock": 3, "price": "9.90"}"#;
     for (version, name, stock, price) in [
         // The remote cannot write the price, and so it has said the old one.
-        (Version::Uploaded, "TEA", 7, "1.50"),
-        (Version::Centre, "tea", 8, "1.60"),
-        (Version::PreImage, "tea", 10, "1.50"),
-        (Version::Given(Some(given.into())), "tea", 3, "9.90"),
+        (ConflictVersion::Uploaded, "TEA", 7, "1.50"),
+        (ConflictVersion::Centre, "tea", 8, "1.60"),
+        (ConflictVersion::PreImage, "tea", 10, "1.50"),
+        (ConflictVersion::Given(Some(given.into())), "tea", 3, "9.90"),
     ] {
         let (mut anna, conflict) = lost(&world).await;
         assert!(conflict.is_open() && conflict.settled.is_none());
@@ -107,22 +108,22 @@ pub async fn a_version_that_is_chosen_reaches_everybody<F: Fixture>() {
         assert_eq!(settled.version, name_of);
         assert_eq!(world.centre.status().await.unwrap().open_conflicts, 0);
     }
-    let gone = choice(0, Version::Centre);
+    let gone = choice(0, ConflictVersion::Centre);
     assert_eq!(settle(&world, gone).await, SettleOutcome::Unknown);
 }
 
 pub async fn a_row_that_is_gone_can_be_chosen_and_one_that_is_there_can_go<F: Fixture>() {
-    let world = World::<F>::new(DDL, vec![parked()]).await;
+    let world = DeployedCentre::<F>::new(DDL, vec![parked()]).await;
     world
         .execute("INSERT INTO item VALUES (1, 'tea', 10, 1.5)")
         .await;
-    let mut anna = Remote::synced(&world, "anna").await;
+    let mut anna = TestRemote::synced(&world, "anna").await;
     world.execute("DELETE FROM item").await;
     let mine = "1|TEA|7|1.50";
     let told = anna.upload(&[update("item", OLD, mine)]).await;
     assert_eq!(told[1], "gone item [1]");
     let conflict = world.centre.conflicts().await.unwrap().remove(0);
-    let settled = settle(&world, choice(conflict.id, Version::Uploaded)).await;
+    let settled = settle(&world, choice(conflict.id, ConflictVersion::Uploaded)).await;
     let row = Some(json("TEA", 7, "1.50"));
     assert_eq!(settled, SettleOutcome::settled(row));
     anna.download().await;
@@ -132,13 +133,13 @@ pub async fn a_row_that_is_gone_can_be_chosen_and_one_that_is_there_can_go<F: Fi
     let told = anna.upload(&[delete("item", mine)]).await;
     assert_eq!(told[1], "conflict item: 1|TEA|6|1.50");
     let conflict = world.centre.conflicts().await.unwrap().remove(1);
-    let settled = settle(&world, choice(conflict.id, Version::Uploaded)).await;
+    let settled = settle(&world, choice(conflict.id, ConflictVersion::Uploaded)).await;
     assert_eq!(settled, SettleOutcome::settled(None));
     anna.download().await;
     assert_eq!(anna.rows("item"), [""; 0]);
     // A row that is gone already is settled as that.
-    let again = choice(conflict.id, Version::Given(None));
-    let forced = Choice {
+    let again = choice(conflict.id, ConflictVersion::Given(None));
+    let forced = ConflictChoice {
         force: true,
         ..again
     };
@@ -149,24 +150,24 @@ pub async fn a_row_that_is_gone_can_be_chosen_and_one_that_is_there_can_go<F: Fi
 pub async fn what_was_resolved_by_rule_can_be_chosen_otherwise<F: Fixture>() {
     let table = TableSpec {
         conflict: ConflictSpec {
-            detect: Detect::Row,
+            detect: ConflictDetection::Row,
             resolve: vec!["client_wins".into()],
             ..ConflictSpec::default()
         },
         ..everyone("item")
     };
-    let world = World::<F>::new(DDL, vec![table]).await;
+    let world = DeployedCentre::<F>::new(DDL, vec![table]).await;
     world
         .execute("INSERT INTO item VALUES (1, 'tea', 10, 1.5)")
         .await;
-    let mut anna = Remote::synced(&world, "anna").await;
+    let mut anna = TestRemote::synced(&world, "anna").await;
     world
         .execute("UPDATE item SET stock = 8, price = 1.6")
         .await;
     anna.upload(&[update("item", OLD, MINE)]).await;
     let conflict = world.centre.conflicts().await.unwrap().remove(0);
     assert_eq!(conflict.outcome, ConflictOutcome::Remote);
-    let settled = settle(&world, choice(conflict.id, Version::Centre)).await;
+    let settled = settle(&world, choice(conflict.id, ConflictVersion::Centre)).await;
     let row = Some(json("tea", 8, "1.60"));
     assert_eq!(settled, SettleOutcome::settled(row));
     anna.download().await;
@@ -174,18 +175,18 @@ pub async fn what_was_resolved_by_rule_can_be_chosen_otherwise<F: Fixture>() {
 }
 
 pub async fn a_row_that_was_changed_since_is_not_written_over_unasked<F: Fixture>() {
-    let world = World::<F>::new(DDL, vec![parked()]).await;
+    let world = DeployedCentre::<F>::new(DDL, vec![parked()]).await;
     let (_, conflict) = lost(&world).await;
     world
         .execute("UPDATE item SET stock = 5 WHERE id = 1")
         .await;
-    let chosen = choice(conflict.id, Version::Uploaded);
+    let chosen = choice(conflict.id, ConflictVersion::Uploaded);
     let outcome = settle(&world, chosen.clone()).await;
     let row = Some(json("tea", 5, "1.60"));
     assert_eq!(outcome, SettleOutcome::Changed { row });
     let kept = world.centre.conflict(conflict.id).await.unwrap().unwrap();
     assert!(kept.is_open());
-    let forced = Choice {
+    let forced = ConflictChoice {
         force: true,
         ..chosen
     };
@@ -193,15 +194,15 @@ pub async fn a_row_that_was_changed_since_is_not_written_over_unasked<F: Fixture
     let row = Some(json("TEA", 7, "1.50"));
     assert_eq!(outcome, SettleOutcome::settled(row));
     world.execute("DELETE FROM item WHERE id = 1").await;
-    let outcome = settle(&world, choice(conflict.id, Version::Centre)).await;
+    let outcome = settle(&world, choice(conflict.id, ConflictVersion::Centre)).await;
     assert_eq!(outcome, SettleOutcome::Changed { row: None });
 }
 
 pub async fn what_cannot_be_is_refused_with_its_reason<F: Fixture>() {
-    let world = World::<F>::new(DDL, vec![parked(), everyone("line")]).await;
+    let world = DeployedCentre::<F>::new(DDL, vec![parked(), everyone("line")]).await;
     let (_, conflict) = lost(&world).await;
     world.execute("INSERT INTO line VALUES (7, 1)").await;
-    let given = |row: &str| Version::Given(Some(row.into()));
+    let given = |row: &str| ConflictVersion::Given(Some(row.into()));
     for (version, code, told) in [
         (given(r#"{"stock":-1}"#), Code::RowCheck, ""),
         (given(r#"{"name":"milk"}"#), Code::RowKeyInUse, ""),
@@ -209,7 +210,11 @@ pub async fn what_cannot_be_is_refused_with_its_reason<F: Fixture>() {
         (given(r#"{"stock":"many"}"#), Code::RowBadValue, ""),
         (given(r#"{"stok":1}"#), Code::RowBadValue, "stok"),
         (given(r#"{"price":1.5}"#), Code::RowBadValue, "as text"),
-        (Version::Given(None), Code::RowForeignKey, "refer to it"),
+        (
+            ConflictVersion::Given(None),
+            Code::RowForeignKey,
+            "refer to it",
+        ),
     ] {
         let name = format!("{version:?}");
         match settle(&world, choice(conflict.id, version)).await {
@@ -227,9 +232,9 @@ pub async fn what_cannot_be_is_refused_with_its_reason<F: Fixture>() {
         let kept = world.centre.conflict(conflict.id).await.unwrap().unwrap();
         assert!(kept.is_open(), "{name}");
     }
-    let forced = Choice {
+    let forced = ConflictChoice {
         force: true,
-        ..choice(conflict.id, Version::Given(None))
+        ..choice(conflict.id, ConflictVersion::Given(None))
     };
     let settled = settle(&world, forced).await;
     assert_eq!(settled, SettleOutcome::settled(None));
@@ -238,15 +243,15 @@ pub async fn what_cannot_be_is_refused_with_its_reason<F: Fixture>() {
 }
 
 pub async fn conflicts_are_found_by_what_they_are<F: Fixture>() {
-    let world = World::<F>::new(DDL, vec![parked(), everyone("line")]).await;
+    let world = DeployedCentre::<F>::new(DDL, vec![parked(), everyone("line")]).await;
     let (mut anna, first) = lost(&world).await;
-    let mut berta = Remote::synced(&world, "berta").await;
+    let mut berta = TestRemote::synced(&world, "berta").await;
     world.execute("INSERT INTO line VALUES (7, 1)").await;
     berta.upload(&[insert("line", "7|2")]).await;
     anna.upload(&[update("item", OLD, "1|tea|3|1.50")]).await;
     let all = world.centre.conflicts().await.unwrap();
     assert_eq!(all.len(), 3);
-    settle(&world, choice(first.id, Version::Centre)).await;
+    settle(&world, choice(first.id, ConflictVersion::Centre)).await;
     let newest = || ConflictFilter::newest(10);
     for (filter, expected) in [
         (newest(), vec![2, 1, 0]),
@@ -286,7 +291,7 @@ pub async fn conflicts_are_found_by_what_they_are<F: Fixture>() {
         assert_eq!(found, expected, "{filter:?}");
     }
     // What is open is kept until it is settled.
-    let retention = Retention {
+    let retention = RetentionTimes {
         log_ms: 1_000,
         history_ms: 1_000,
         conflicts_ms: 1_000,
@@ -296,7 +301,7 @@ pub async fn conflicts_are_found_by_what_they_are<F: Fixture>() {
     assert_eq!(pruned.conflicts, 2);
     let left = world.centre.conflicts().await.unwrap();
     assert_eq!(left.len(), 1);
-    settle(&world, choice(left[0].id, Version::Centre)).await;
+    settle(&world, choice(left[0].id, ConflictVersion::Centre)).await;
     let pruned = world.centre.prune(retention, later).await.unwrap();
     assert_eq!(pruned.conflicts, 1);
 }

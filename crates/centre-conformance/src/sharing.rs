@@ -4,16 +4,16 @@ use tidewater_centre::{CentreError, UploadOutcome};
 
 use crate::fixture::Fixture;
 use crate::remote::{
-    Change, Received, Remote, delete, download_together, insert, result_text, update,
+    ReceivedDownload, RowChange, TestRemote, delete, download_together, insert, result_text, update,
 };
-use crate::world::{SHOP_DDL, World, shop};
+use crate::world::{DeployedCentre, SHOP_DDL, shop};
 
 /// So many remotes come at the same time.
 const REMOTES: usize = 50;
 
 /// Everybody has a region of his own, with one customer in it.
-async fn many<F: Fixture>() -> (World<F>, Vec<Remote>) {
-    let world = World::<F>::new(SHOP_DDL, shop()).await;
+async fn many<F: Fixture>() -> (DeployedCentre<F>, Vec<TestRemote>) {
+    let world = DeployedCentre::<F>::new(SHOP_DDL, shop()).await;
     let mut remotes = Vec::with_capacity(REMOTES);
     for number in 0..REMOTES {
         let (user, region, customer) = (user(number), region(number), 100 + number);
@@ -22,23 +22,23 @@ async fn many<F: Fixture>() -> (World<F>, Vec<Remote>) {
         let customer =
             format!("INSERT INTO customer VALUES ({customer}, '{region}', 'before', NULL)");
         world.execute(&customer).await;
-        remotes.push(Remote::synced(&world, &user).await);
+        remotes.push(TestRemote::synced(&world, &user).await);
     }
     (world, remotes)
 }
 
 /// Two who hold a region together, and one who holds another one.
-async fn three<F: Fixture>() -> (World<F>, Vec<Remote>) {
-    let world = World::<F>::new(SHOP_DDL, shop()).await;
+async fn three<F: Fixture>() -> (DeployedCentre<F>, Vec<TestRemote>) {
+    let world = DeployedCentre::<F>::new(SHOP_DDL, shop()).await;
     let mut remotes = Vec::new();
     for user in ["anna", "berta", "clara"] {
-        remotes.push(Remote::synced(&world, user).await);
+        remotes.push(TestRemote::synced(&world, user).await);
     }
     (world, remotes)
 }
 
 /// What each receives.
-async fn download(remotes: &mut [Remote]) -> Vec<Vec<String>> {
+async fn download(remotes: &mut [TestRemote]) -> Vec<Vec<String>> {
     let received = download_together(remotes).await.into_iter();
     received.map(|it| it.unwrap().rows()).collect()
 }
@@ -52,7 +52,7 @@ fn region(number: usize) -> String {
 }
 
 /// A customer with an order, a new name for the old customer, and another customer under `name`.
-fn changes(number: usize, name: &str) -> Vec<Change> {
+fn changes(number: usize, name: &str) -> Vec<RowChange> {
     let region = region(number);
     let (old, new, other) = (100 + number, 1_000 + number, 2_000 + number);
     vec![
@@ -67,7 +67,7 @@ fn changes(number: usize, name: &str) -> Vec<Change> {
     ]
 }
 
-fn texts(remotes: &[Remote], outcomes: &[UploadOutcome]) -> Vec<Vec<String>> {
+fn texts(remotes: &[TestRemote], outcomes: &[UploadOutcome]) -> Vec<Vec<String>> {
     let outcomes = outcomes.iter().zip(remotes);
     let texts = outcomes.map(|(outcome, remote)| match outcome {
         UploadOutcome::Applied { result, .. } => result_text(&remote.schema, result),
@@ -77,7 +77,7 @@ fn texts(remotes: &[Remote], outcomes: &[UploadOutcome]) -> Vec<Vec<String>> {
 }
 
 /// Applies an upload of each remote as one list, and tells their downloads what they uploaded.
-async fn upload(remotes: &mut [Remote], changes: Vec<Vec<Change>>) -> Vec<Vec<String>> {
+async fn upload(remotes: &mut [TestRemote], changes: Vec<Vec<RowChange>>) -> Vec<Vec<String>> {
     let uploads = remotes.iter_mut().zip(&changes);
     let uploads = uploads.map(|(remote, changes)| remote.next_upload(changes));
     let uploads = uploads.collect();
@@ -169,7 +169,7 @@ pub async fn what_is_applied_by_itself_comes_to_those_that_shared<F: Fixture>() 
 pub async fn what_one_upload_of_a_list_may_not_write_keeps_no_other_out<F: Fixture>() {
     let (world, mut remotes) = many::<F>().await;
     // Another one's region; another one's row; a row that is there already.
-    let mut changes: Vec<Vec<Change>> = (0..REMOTES).map(|it| changes(it, "fine")).collect();
+    let mut changes: Vec<Vec<RowChange>> = (0..REMOTES).map(|it| changes(it, "fine")).collect();
     changes[3] = vec![insert("customer", "5000|region4|mine|NULL")];
     changes[5] = vec![update(
         "customer",
@@ -233,7 +233,10 @@ pub async fn downloads_of_one_snapshot_go_to_their_remotes<F: Fixture>() {
     remotes[4].refuse_rows = true;
     let received = download_together(&mut remotes).await;
     // Of all of them the watermark says the same: it is of one snapshot, with one mark.
-    let checkpoints = received.iter().flatten().filter_map(Received::checkpoint);
+    let checkpoints = received
+        .iter()
+        .flatten()
+        .filter_map(ReceivedDownload::checkpoint);
     let watermarks: Vec<&[u8]> = checkpoints.map(|it| it.watermark.as_slice()).collect();
     assert_eq!(watermarks.len(), REMOTES / 2);
     assert!(watermarks.iter().all(|it| *it == watermarks[0]));
@@ -268,7 +271,7 @@ pub async fn downloads_of_one_snapshot_go_to_their_remotes<F: Fixture>() {
 }
 
 /// The product table of each.
-fn products(remotes: &[Remote]) -> Vec<Vec<String>> {
+fn products(remotes: &[TestRemote]) -> Vec<Vec<String>> {
     remotes.iter().map(|it| it.rows("product")).collect()
 }
 
@@ -280,7 +283,7 @@ pub async fn what_everybody_gets_is_the_same_for_all_who_ask_together<F: Fixture
         .await;
     remotes[0].download().await;
     for user in ["anna", "clara"] {
-        remotes.push(Remote::new(&world, user).await);
+        remotes.push(TestRemote::new(&world, user).await);
     }
     world
         .execute("DELETE FROM product WHERE product_id = 2")
@@ -292,7 +295,7 @@ pub async fn what_everybody_gets_is_the_same_for_all_who_ask_together<F: Fixture
     own[1] = vec![insert("product", "3|cocoa")];
     upload(&mut remotes, own).await;
     let received = download(&mut remotes).await;
-    let expected = Remote::synced(&world, "berta").await.rows("product");
+    let expected = TestRemote::synced(&world, "berta").await.rows("product");
     assert_eq!(expected.len(), 1_992);
     // Who has uploaded a row does not get it back; everybody else does.
     let is_cocoa = |row: &String| row.contains("cocoa");

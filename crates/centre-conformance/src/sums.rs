@@ -3,14 +3,14 @@
 
 use tidewater_centre::records::ConflictOutcome;
 use tidewater_centre::{
-    ConflictSpec, Detect, Resolution, ScriptSpec, SyncUpload, TableSpec, UploadOutcome,
+    ConflictDetection, ConflictSpec, Resolution, ScriptSpec, SyncUpload, TableSpec, UploadOutcome,
 };
 use tidewater_protocol::Value;
 use tidewater_testing::generate::Dialect;
 
 use crate::fixture::Fixture;
-use crate::remote::{Remote, insert, result_text, update};
-use crate::world::{World, everyone};
+use crate::remote::{TestRemote, insert, result_text, update};
+use crate::world::{DeployedCentre, everyone};
 
 const DDL: &str = "
     CREATE TABLE product (id INTEGER NOT NULL PRIMARY KEY, name TEXT, shelf TEXT,
@@ -19,7 +19,7 @@ const DDL: &str = "
 
 const TEN: &str = "1|pen|left|10|1.50";
 
-fn product(detect: Detect, resolve: &[&str]) -> TableSpec {
+fn product(detect: ConflictDetection, resolve: &[&str]) -> TableSpec {
     TableSpec {
         conflict: ConflictSpec {
             detect,
@@ -30,8 +30,8 @@ fn product(detect: Detect, resolve: &[&str]) -> TableSpec {
     }
 }
 
-async fn world<F: Fixture>(detect: Detect, resolve: &[&str]) -> World<F> {
-    let world = World::<F>::new(DDL, vec![product(detect, resolve)]).await;
+async fn world<F: Fixture>(detect: ConflictDetection, resolve: &[&str]) -> DeployedCentre<F> {
+    let world = DeployedCentre::<F>::new(DDL, vec![product(detect, resolve)]).await;
     world
         .execute("INSERT INTO product VALUES (1, 'pen', 'left', 10, 1.5)")
         .await;
@@ -39,9 +39,9 @@ async fn world<F: Fixture>(detect: Detect, resolve: &[&str]) -> World<F> {
 }
 
 /// A script at an event adds the difference.
-async fn scripted<F: Fixture>(resolve: &str, event: &str) -> World<F> {
-    let mut world = world::<F>(Detect::Row, &["server_wins"]).await;
-    world.specs[0].tables[0] = product(Detect::Row, &[resolve]);
+async fn scripted<F: Fixture>(resolve: &str, event: &str) -> DeployedCentre<F> {
+    let mut world = world::<F>(ConflictDetection::Row, &["server_wins"]).await;
+    world.specs[0].tables[0] = product(ConflictDetection::Row, &[resolve]);
     world.specs[0].scripts = vec![ScriptSpec::at(
         "scripts",
         ["default", "product", event],
@@ -51,17 +51,17 @@ async fn scripted<F: Fixture>(resolve: &str, event: &str) -> World<F> {
     world
 }
 
-async fn products<F: Fixture>(world: &World<F>) -> Vec<String> {
+async fn products<F: Fixture>(world: &DeployedCentre<F>) -> Vec<String> {
     let sql = "SELECT id, name, shelf, stock FROM product ORDER BY id";
     world.fixture.query(sql).await
 }
 
 pub async fn equal_changes_of_several_remotes_add_up<F: Fixture>() {
-    for detect in [Detect::Row, Detect::Column] {
+    for detect in [ConflictDetection::Row, ConflictDetection::Column] {
         let world = world::<F>(detect, &["additive(stock, price)"]).await;
         let mut remotes = Vec::new();
         for user in ["anna", "berta", "dora"] {
-            remotes.push(Remote::synced(&world, user).await);
+            remotes.push(TestRemote::synced(&world, user).await);
         }
         for remote in &mut remotes {
             let sold = [update("product", TEN, "1|pen|left|7|1.25")];
@@ -79,9 +79,9 @@ pub async fn equal_changes_of_several_remotes_add_up<F: Fixture>() {
 }
 
 pub async fn equal_changes_add_up_beside_edits_of_other_columns<F: Fixture>() {
-    let world = world::<F>(Detect::Column, &["additive(stock)"]).await;
-    let mut anna = Remote::synced(&world, "anna").await;
-    let mut berta = Remote::synced(&world, "berta").await;
+    let world = world::<F>(ConflictDetection::Column, &["additive(stock)"]).await;
+    let mut anna = TestRemote::synced(&world, "anna").await;
+    let mut berta = TestRemote::synced(&world, "berta").await;
     anna.upload(&[update("product", TEN, "1|A|left|7|1.50")])
         .await;
     let told = berta
@@ -92,10 +92,10 @@ pub async fn equal_changes_add_up_beside_edits_of_other_columns<F: Fixture>() {
 }
 
 pub async fn equal_inserts_of_several_remotes_add_up<F: Fixture>() {
-    for detect in [Detect::Row, Detect::Column] {
+    for detect in [ConflictDetection::Row, ConflictDetection::Column] {
         let world = world::<F>(detect, &["additive(stock)"]).await;
-        let mut anna = Remote::synced(&world, "anna").await;
-        let mut berta = Remote::synced(&world, "berta").await;
+        let mut anna = TestRemote::synced(&world, "anna").await;
+        let mut berta = TestRemote::synced(&world, "berta").await;
         anna.upload(&[
             insert("product", "8|ink|left|5|1.00"),
             insert("product", "9|pad|left|5|1.00"),
@@ -113,9 +113,9 @@ pub async fn equal_inserts_of_several_remotes_add_up<F: Fixture>() {
 }
 
 pub async fn a_sum_that_a_check_forbids_is_refused_though_both_sides_agree<F: Fixture>() {
-    let world = world::<F>(Detect::Row, &["additive(stock)"]).await;
-    let mut anna = Remote::synced(&world, "anna").await;
-    let mut berta = Remote::synced(&world, "berta").await;
+    let world = world::<F>(ConflictDetection::Row, &["additive(stock)"]).await;
+    let mut anna = TestRemote::synced(&world, "anna").await;
+    let mut berta = TestRemote::synced(&world, "berta").await;
     let sold = [update("product", TEN, "1|pen|left|2|1.50")];
     anna.upload(&sold).await;
     let told = berta.upload(&sold).await;
@@ -128,9 +128,9 @@ pub async fn a_sum_that_a_check_forbids_is_refused_though_both_sides_agree<F: Fi
 
 /// What is there of nothing, or of what is no number, cannot be added up.
 pub async fn equal_values_that_are_no_numbers_stay<F: Fixture>() {
-    let world = world::<F>(Detect::Row, &["additive(stock)", "park"]).await;
-    let mut anna = Remote::synced(&world, "anna").await;
-    let mut berta = Remote::synced(&world, "berta").await;
+    let world = world::<F>(ConflictDetection::Row, &["additive(stock)", "park"]).await;
+    let mut anna = TestRemote::synced(&world, "anna").await;
+    let mut berta = TestRemote::synced(&world, "berta").await;
     let emptied = [update("product", TEN, "1|pen|left|NULL|1.50")];
     anna.upload(&emptied).await;
     let told = berta.upload(&emptied).await;
@@ -153,12 +153,13 @@ pub async fn equal_changes_stay_equal_without_a_sum<F: Fixture>() {
     ] {
         let ddl = "CREATE TABLE product (id INTEGER NOT NULL PRIMARY KEY, name TEXT,
             stock INTEGER, changed TIMESTAMP)";
-        let world = World::<F>::new(ddl, vec![product(Detect::Row, &[resolve])]).await;
+        let world =
+            DeployedCentre::<F>::new(ddl, vec![product(ConflictDetection::Row, &[resolve])]).await;
         world
             .execute("INSERT INTO product VALUES (1, 'pen', 10, '2026-01-01 10:00:00')")
             .await;
-        let mut anna = Remote::synced(&world, "anna").await;
-        let mut berta = Remote::synced(&world, "berta").await;
+        let mut anna = TestRemote::synced(&world, "anna").await;
+        let mut berta = TestRemote::synced(&world, "berta").await;
         let old = anna.rows("product").remove(0);
         let sold = [update("product", &old, &old.replace("|10|", "|7|"))];
         anna.upload(&sold).await;
@@ -174,10 +175,10 @@ pub async fn equal_changes_stay_equal_without_a_sum<F: Fixture>() {
 }
 
 pub async fn a_handler_is_asked_of_equal_changes<F: Fixture>() {
-    for detect in [Detect::Row, Detect::Column] {
+    for detect in [ConflictDetection::Row, ConflictDetection::Column] {
         let world = world::<F>(detect, &["handler"]).await;
-        let mut anna = Remote::synced(&world, "anna").await;
-        let mut berta = Remote::synced(&world, "berta").await;
+        let mut anna = TestRemote::synced(&world, "anna").await;
+        let mut berta = TestRemote::synced(&world, "berta").await;
         let sold = [update("product", TEN, "1|pen|left|7|1.50")];
         anna.upload(&sold).await;
         let mut upload = berta.next_upload(&sold);
@@ -195,7 +196,7 @@ pub async fn a_handler_is_asked_of_equal_changes<F: Fixture>() {
         assert_eq!(new, Some(Value::Integer(7)));
         let merged = Resolution {
             theirs: asked.theirs.clone(),
-            becomes: tidewater_centre::Becomes::Merged(vec![(
+            becomes: tidewater_centre::ContendedOutcome::Merged(vec![(
                 "stock".to_owned(),
                 Value::Integer(4),
             )]),
@@ -209,8 +210,8 @@ pub async fn a_handler_is_asked_of_equal_changes<F: Fixture>() {
 
 pub async fn conflict_scripts_are_run_for_equal_changes<F: Fixture>() {
     let world = scripted::<F>("script", "upload_new_row_insert").await;
-    let mut anna = Remote::synced(&world, "anna").await;
-    let mut berta = Remote::synced(&world, "berta").await;
+    let mut anna = TestRemote::synced(&world, "anna").await;
+    let mut berta = TestRemote::synced(&world, "berta").await;
     let sold = [update("product", TEN, "1|pen|left|7|1.50")];
     anna.upload(&sold).await;
     let told = berta.upload(&sold).await;
@@ -220,9 +221,9 @@ pub async fn conflict_scripts_are_run_for_equal_changes<F: Fixture>() {
 
 /// A repeated upload is one change by its number, whatever the values are.
 pub async fn a_repeated_upload_of_a_sum_counts_once<F: Fixture>() {
-    let world = world::<F>(Detect::Row, &["additive(stock)"]).await;
-    let mut anna = Remote::synced(&world, "anna").await;
-    let mut berta = Remote::synced(&world, "berta").await;
+    let world = world::<F>(ConflictDetection::Row, &["additive(stock)"]).await;
+    let mut anna = TestRemote::synced(&world, "anna").await;
+    let mut berta = TestRemote::synced(&world, "berta").await;
     let sold = [update("product", TEN, "1|pen|left|7|1.50")];
     berta.upload(&sold).await;
     let upload = anna.next_upload(&sold);
@@ -239,10 +240,10 @@ pub async fn a_repeated_upload_of_a_sum_counts_once<F: Fixture>() {
 
 /// A restored centre gets the differences back, each once, whatever else has come back before.
 pub async fn sums_that_are_given_back_count_once_each<F: Fixture>() {
-    let world = world::<F>(Detect::Row, &["additive(stock)", "client_wins"]).await;
-    let mut anna = Remote::synced(&world, "anna").await;
-    let mut berta = Remote::synced(&world, "berta").await;
-    let mut copy = Remote::synced(&world, "berta").await;
+    let world = world::<F>(ConflictDetection::Row, &["additive(stock)", "client_wins"]).await;
+    let mut anna = TestRemote::synced(&world, "anna").await;
+    let mut berta = TestRemote::synced(&world, "berta").await;
+    let mut copy = TestRemote::synced(&world, "berta").await;
     // Berta sold two when anna's three were known; it comes back first.
     for (remote, old, new) in [
         (&mut berta, "1|pen|left|7|1.50", "1|pen|left|5|1.50"),
@@ -266,7 +267,7 @@ pub async fn sums_that_are_given_back_count_once_each<F: Fixture>() {
     assert_eq!(products(&world).await, ["1|pen|left|5"]);
 }
 
-async fn apply_copied(remote: &mut Remote, mut upload: SyncUpload) -> Vec<String> {
+async fn apply_copied(remote: &mut TestRemote, mut upload: SyncUpload) -> Vec<String> {
     upload.copied = true;
     match remote.apply(upload).await {
         UploadOutcome::Applied { result, .. } => result_text(&remote.schema, &result),
@@ -277,10 +278,10 @@ async fn apply_copied(remote: &mut Remote, mut upload: SyncUpload) -> Vec<String
 /// The original may have sent what its copy has pending, as part of another upload.
 pub async fn a_sum_that_a_copy_may_send_twice_waits_for_the_operator<F: Fixture>() {
     for resolve in [&["additive(stock)", "client_wins"][..], &["handler"]] {
-        for detect in [Detect::Row, Detect::Column] {
+        for detect in [ConflictDetection::Row, ConflictDetection::Column] {
             let world = world::<F>(detect, resolve).await;
-            let mut anna = Remote::synced(&world, "anna").await;
-            let mut copy = Remote::synced(&world, "anna").await;
+            let mut anna = TestRemote::synced(&world, "anna").await;
+            let mut copy = TestRemote::synced(&world, "anna").await;
             anna.upload(&[update("product", TEN, "1|pen|left|7|1.50")])
                 .await;
             for sold in ["1|pen|left|3|1.50", "1|pen|left|7|1.50"] {
@@ -307,8 +308,8 @@ pub async fn what_a_script_would_write_twice_of_a_copy_waits_for_the_operator<F:
         ("server_wins", "upload_update"),
     ] {
         let world = scripted::<F>(resolve, event).await;
-        let mut anna = Remote::synced(&world, "anna").await;
-        let mut copy = Remote::synced(&world, "anna").await;
+        let mut anna = TestRemote::synced(&world, "anna").await;
+        let mut copy = TestRemote::synced(&world, "anna").await;
         anna.upload(&[update("product", TEN, "1|pen|left|7|1.50")])
             .await;
         let upload = copy.next_upload(&[update("product", TEN, "1|pen|left|3|1.50")]);
@@ -336,8 +337,8 @@ pub async fn what_a_script_has_added_to_others_changes_comes_with_a_download<F: 
             world.specs[0].scripts = vec![ScriptSpec::at("scripts", event, OF_SETS)];
             world.deploy().await.unwrap();
         }
-        let mut anna = Remote::synced(&world, "anna").await;
-        let mut berta = Remote::synced(&world, "berta").await;
+        let mut anna = TestRemote::synced(&world, "anna").await;
+        let mut berta = TestRemote::synced(&world, "berta").await;
         berta
             .upload(&[update("product", TEN, "1|pen|left|8|1.50")])
             .await;
@@ -373,13 +374,13 @@ pub async fn what_a_trigger_makes_of_a_sum_comes_with_a_download<F: Fixture>() {
         }
     };
     for are_together in [false, true] {
-        let world = world::<F>(Detect::Row, &["additive(stock)"]).await;
+        let world = world::<F>(ConflictDetection::Row, &["additive(stock)"]).await;
         world.execute(trigger).await;
         world
             .execute("INSERT INTO product VALUES (2, 'ink', 'left', 10, 1.5)")
             .await;
-        let mut anna = Remote::synced(&world, "anna").await;
-        let mut berta = Remote::synced(&world, "berta").await;
+        let mut anna = TestRemote::synced(&world, "anna").await;
+        let mut berta = TestRemote::synced(&world, "berta").await;
         let sold = [update("product", TEN, "1|pen|left|9|1.50")];
         anna.write(&sold);
         let told = match are_together {
@@ -414,9 +415,9 @@ pub async fn what_a_trigger_makes_of_a_sum_comes_with_a_download<F: Fixture>() {
 }
 
 pub async fn equal_inserts_of_a_file_and_its_copy_are_one<F: Fixture>() {
-    let world = world::<F>(Detect::Row, &["additive(stock)"]).await;
-    let mut anna = Remote::synced(&world, "anna").await;
-    let mut copy = Remote::synced(&world, "anna").await;
+    let world = world::<F>(ConflictDetection::Row, &["additive(stock)"]).await;
+    let mut anna = TestRemote::synced(&world, "anna").await;
+    let mut copy = TestRemote::synced(&world, "anna").await;
     let new = [insert("product", "9|pad|left|5|1.00")];
     anna.upload(&new).await;
     let upload = copy.next_upload(&new);
@@ -430,10 +431,10 @@ pub async fn equal_inserts_of_a_file_and_its_copy_are_one<F: Fixture>() {
 
 /// Others change the row between the look at it and the write, again and again.
 pub async fn sums_that_many_change_at_once_are_exact<F: Fixture>() {
-    let world = world::<F>(Detect::Row, &["additive(stock)"]).await;
+    let world = world::<F>(ConflictDetection::Row, &["additive(stock)"]).await;
     let mut tasks = Vec::new();
     for number in 0..4 {
-        let mut remote = Remote::synced(&world, &format!("user{number}")).await;
+        let mut remote = TestRemote::synced(&world, &format!("user{number}")).await;
         tasks.push(tokio::spawn(async move {
             for _ in 0..20 {
                 let old = remote.rows("product").remove(0);

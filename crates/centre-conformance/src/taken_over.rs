@@ -1,14 +1,14 @@
 //! Scripts as their authors wrote them for other synchronization servers: question marks, names,
 //! order of events, forced conflicts, temporary tables, errors and figures.
 
-use tidewater_centre::engine::scripts::Transaction;
+use tidewater_centre::engine::scripts::ScriptTransaction;
 use tidewater_centre::{ScriptNotes, ScriptSpec, UploadOrder};
 use tidewater_testing::generate::Dialect;
 
 use crate::fixture::Fixture;
-use crate::remote::{Remote, delete, insert, update};
+use crate::remote::{TestRemote, delete, insert, update};
 use crate::scripting::{journal, now_ms, script};
-use crate::world::{World, everyone};
+use crate::world::{DeployedCentre, everyone};
 
 const DDL: &str = "
     CREATE TABLE cust (cust_id INTEGER NOT NULL PRIMARY KEY, name TEXT NOT NULL, rep TEXT NOT NULL);
@@ -16,8 +16,8 @@ const DDL: &str = "
                        cust_id INTEGER NOT NULL REFERENCES cust (cust_id), what TEXT UNIQUE);
     CREATE TABLE journal (id INTEGER NOT NULL PRIMARY KEY, line TEXT)";
 
-async fn world<F: Fixture>(scripts: Vec<ScriptSpec>) -> World<F> {
-    let mut world = World::<F>::new(DDL, vec![everyone("cust"), everyone("item")]).await;
+async fn world<F: Fixture>(scripts: Vec<ScriptSpec>) -> DeployedCentre<F> {
+    let mut world = DeployedCentre::<F>::new(DDL, vec![everyone("cust"), everyone("item")]).await;
     world.specs[0].scripts = scripts;
     world.deploy().await.unwrap();
     world
@@ -65,7 +65,7 @@ pub async fn question_marks_stand_for_parameters_in_their_documented_order<F: Fi
         script("cust", "upload_statistics", &noted("figures", 7)),
     ])
     .await;
-    let mut anna = Remote::synced(&world, "anna").await;
+    let mut anna = TestRemote::synced(&world, "anna").await;
     anna.upload(&[insert("cust", "1|Nora|x"), insert("cust", "2|Ida|y")])
         .await;
     let lines = journal(&world).await;
@@ -112,7 +112,7 @@ pub async fn question_marks_stand_for_parameters_in_their_documented_order<F: Fi
         ),
     ];
     world.deploy().await.unwrap();
-    let mut bert = Remote::synced(&world, "bert").await;
+    let mut bert = TestRemote::synced(&world, "bert").await;
     let told = bert
         .upload(&[
             update("cust", "2|Idun|y", "2|Ida C|y"),
@@ -203,7 +203,7 @@ pub async fn rows_go_before_deletes_and_events_stand_around_their_own_table<F: F
         "DELETE FROM item WHERE item_id = {r.item_id}",
     ));
     let mut world = world::<F>(scripts).await;
-    let mut anna = Remote::synced(&world, "anna").await;
+    let mut anna = TestRemote::synced(&world, "anna").await;
     anna.upload(&[insert("cust", "1|Nora|x")]).await;
     // No script of a table without rows was run.
     assert!(
@@ -248,7 +248,7 @@ pub async fn rows_go_before_deletes_and_events_stand_around_their_own_table<F: F
     assert_eq!(rows, ["pen"]);
     world.specs[0].upload_order = UploadOrder::DeletesFirst;
     world.deploy().await.unwrap();
-    let mut bert = Remote::synced(&world, "bert").await;
+    let mut bert = TestRemote::synced(&world, "bert").await;
     bert.upload(&[insert("item", "3|2|ink"), delete("item", "2|2|pen")])
         .await;
     let lines = journal(&world).await;
@@ -280,7 +280,7 @@ pub async fn conflicts_of_inserts_and_deletes_are_forced_where_no_script_writes_
     world
         .execute("INSERT INTO cust VALUES (5, 'Five', 'x')")
         .await;
-    let mut anna = Remote::synced(&world, "anna").await;
+    let mut anna = TestRemote::synced(&world, "anna").await;
     anna.upload(&[insert("cust", "1|Nora|x")]).await;
     assert_eq!(journal(&world).await, ["new 1Nora", "resolve annacust"]);
     anna.upload(&[update("cust", "5|Five|x", "5|Fem|x")]).await;
@@ -310,7 +310,7 @@ pub async fn temporary_tables_of_earlier_scripts_are_there_when_scripts_are_read
         ),
     ])
     .await;
-    let mut anna = Remote::synced(&world, "anna").await;
+    let mut anna = TestRemote::synced(&world, "anna").await;
     anna.upload(&[insert("cust", "1|Nora|x")]).await;
     assert_eq!(journal(&world).await, ["Nora"]);
     world.specs[0].scripts.push(script(
@@ -350,7 +350,7 @@ pub async fn a_script_that_fails_is_passed_over_if_handle_error_says_so<F: Fixtu
     world
         .execute("INSERT INTO journal VALUES (1, 'there')")
         .await;
-    let mut anna = Remote::synced(&world, "anna").await;
+    let mut anna = TestRemote::synced(&world, "anna").await;
     let told = anna.upload(&[insert("cust", "1|Nora|x")]).await;
     assert!(told[0].starts_with("1 inserted"), "{told:?}");
     let code = match F::DIALECT {
@@ -391,8 +391,11 @@ pub async fn what_ends_a_sync_before_its_download_is_reported<F: Fixture>() {
     world
         .execute("INSERT INTO journal VALUES (1, 'there')")
         .await;
-    let mut anna = Remote::new(&world, "anna").await;
-    let error = anna.run_scripts(Transaction::Begin).await.unwrap_err();
+    let mut anna = TestRemote::new(&world, "anna").await;
+    let error = anna
+        .run_scripts(ScriptTransaction::Begin)
+        .await
+        .unwrap_err();
     assert!(
         error.to_string().contains("begin_synchronization"),
         "{error}"
@@ -457,15 +460,15 @@ pub async fn figures_of_a_sync_are_counted<F: Fixture>() {
     world
         .execute("INSERT INTO cust VALUES (5, 'Five', 'x')")
         .await;
-    let mut anna = Remote::new(&world, "anna").await;
+    let mut anna = TestRemote::new(&world, "anna").await;
     anna.now_ms = now_ms();
-    anna.run_scripts(Transaction::Begin).await.unwrap();
+    anna.run_scripts(ScriptTransaction::Begin).await.unwrap();
     anna.upload(&[insert("cust", "1|Nora|x"), insert("cust", "5|Fem|x")])
         .await;
     let notes = anna.scripts.clone();
     anna.download().await;
     anna.scripts = notes;
-    anna.run_scripts(Transaction::End).await.unwrap();
+    anna.run_scripts(ScriptTransaction::End).await.unwrap();
     let lines = journal(&world).await;
     let warnings = if F::DIALECT == Dialect::Postgres {
         1

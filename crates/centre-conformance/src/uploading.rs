@@ -8,18 +8,18 @@ use tidewater_protocol::{Code, ColumnType, Direction};
 
 use crate::fixture::Fixture;
 use crate::remote::session_state;
-use crate::remote::{Remote, delete, insert, result_text, update};
-use crate::world::{SHOP_DDL, World, asked, everyone, partitioned, shop};
+use crate::remote::{TestRemote, delete, insert, result_text, update};
+use crate::world::{DeployedCentre, SHOP_DDL, asked, everyone, partitioned, shop};
 
-async fn world<F: Fixture>() -> World<F> {
-    World::new(SHOP_DDL, shop()).await
+async fn world<F: Fixture>() -> DeployedCentre<F> {
+    DeployedCentre::new(SHOP_DDL, shop()).await
 }
 
 const CUSTOMERS: &str = "SELECT customer_id, region, name, email FROM customer ORDER BY 1";
 
 pub async fn inserts_updates_and_deletes_take_effect<F: Fixture>() {
     let world = world::<F>().await;
-    let mut anna = Remote::synced(&world, "anna").await;
+    let mut anna = TestRemote::synced(&world, "anna").await;
     let result = anna
         .upload(&[
             // Children first: the centre finds the order.
@@ -50,7 +50,7 @@ pub async fn inserts_updates_and_deletes_take_effect<F: Fixture>() {
 
 pub async fn a_repeated_upload_is_applied_once_and_tells_the_same<F: Fixture>() {
     let world = world::<F>().await;
-    let mut anna = Remote::synced(&world, "anna").await;
+    let mut anna = TestRemote::synced(&world, "anna").await;
     world
         .execute("UPDATE customer SET name = 'Norbert' WHERE customer_id = 2")
         .await;
@@ -92,7 +92,7 @@ pub async fn a_repeated_upload_is_applied_once_and_tells_the_same<F: Fixture>() 
 
 pub async fn an_upload_out_of_sequence_is_not_applied<F: Fixture>() {
     let world = world::<F>().await;
-    let mut anna = Remote::synced(&world, "anna").await;
+    let mut anna = TestRemote::synced(&world, "anna").await;
     anna.upload(&[insert("customer", "40|north|Nina|NULL")])
         .await;
     let next = anna.next_upload(&[insert("customer", "41|north|Nora|NULL")]);
@@ -125,7 +125,7 @@ pub async fn an_upload_out_of_sequence_is_not_applied<F: Fixture>() {
 
 pub async fn one_upload_at_two_workers_takes_effect_once<F: Fixture>() {
     let world = world::<F>().await;
-    let mut anna = Remote::synced(&world, "anna").await;
+    let mut anna = TestRemote::synced(&world, "anna").await;
     for round in 0..5 {
         let id = 40 + round;
         let upload = anna.next_upload(&[insert("customer", &format!("{id}|north|Nina|NULL"))]);
@@ -150,8 +150,8 @@ pub async fn one_upload_at_two_workers_takes_effect_once<F: Fixture>() {
 
 pub async fn of_two_updates_in_one_list_the_first_wins<F: Fixture>() {
     let world = world::<F>().await;
-    let mut anna = Remote::synced(&world, "anna").await;
-    let mut berta = Remote::synced(&world, "berta").await;
+    let mut anna = TestRemote::synced(&world, "anna").await;
+    let mut berta = TestRemote::synced(&world, "berta").await;
     let old = "2|north|Niels|NULL";
     let uploads = vec![
         anna.next_upload(&[update("customer", old, "2|north|Anna's|NULL")]),
@@ -204,7 +204,7 @@ pub async fn every_kind_of_conflict_is_found<F: Fixture>() {
                  (62, 'north', 'a', NULL), (63, 'north', 'a', NULL), (64, 'north', 'a', NULL)",
         )
         .await;
-    let mut anna = Remote::synced(&world, "anna").await;
+    let mut anna = TestRemote::synced(&world, "anna").await;
     world
         .execute(
             "UPDATE customer SET name = 'b' WHERE customer_id IN (60, 62, 64);
@@ -248,14 +248,14 @@ pub async fn every_kind_of_conflict_is_found<F: Fixture>() {
 
 pub async fn what_is_in_effect_already_is_no_conflict<F: Fixture>() {
     let world = world::<F>().await;
-    let mut anna = Remote::synced(&world, "anna").await;
+    let mut anna = TestRemote::synced(&world, "anna").await;
     let changes = [
         insert("customer", "40|north|Nina|NULL"),
         insert("purchase", "20|north|40|1.5"),
         update("customer", "1|north|Nora|nora@x", "1|north|Nora B.|nora@x"),
         delete("purchase", "10|north|1|1.50"),
     ];
-    let mut berta = Remote::synced(&world, "berta").await;
+    let mut berta = TestRemote::synced(&world, "berta").await;
     let everything = "2 inserted, 1 updated, 1 deleted, 0 conflicts, 0 refused";
     assert_eq!(anna.upload(&changes).await, [everything]);
     let rows = || async {
@@ -279,7 +279,7 @@ pub async fn what_is_in_effect_already_is_no_conflict<F: Fixture>() {
 
 pub async fn what_the_centre_refuses_does_not_block_the_rest<F: Fixture>() {
     let world = world::<F>().await;
-    let mut anna = Remote::synced(&world, "anna").await;
+    let mut anna = TestRemote::synced(&world, "anna").await;
     let result = anna
         .upload(&[
             insert("customer", "40|north|Nina|NULL"),
@@ -350,8 +350,8 @@ pub async fn what_the_centre_refuses_does_not_block_the_rest<F: Fixture>() {
 pub async fn what_triggers_change_beside_an_upload_is_sent<F: Fixture>() {
     let world = world::<F>().await;
     world.execute(&F::stock_trigger()).await;
-    let mut anna = Remote::synced(&world, "anna").await;
-    let mut berta = Remote::synced(&world, "berta").await;
+    let mut anna = TestRemote::synced(&world, "anna").await;
+    let mut berta = TestRemote::synced(&world, "berta").await;
     // The trigger renames the product 1 and shouts the name of the customer (CASES 10).
     let result = anna
         .upload(&[insert("customer", "40|north|Nina|NULL")])
@@ -367,8 +367,8 @@ pub async fn a_download_only_table_takes_no_changes<F: Fixture>() {
         direction: Direction::Download,
         ..everyone("product")
     }];
-    let world = World::<F>::new(SHOP_DDL, tables).await;
-    let mut anna = Remote::synced(&world, "anna").await;
+    let world = DeployedCentre::<F>::new(SHOP_DDL, tables).await;
+    let mut anna = TestRemote::synced(&world, "anna").await;
     let result = anna
         .upload(&[
             insert("product", "3|milk"),
@@ -394,11 +394,11 @@ pub async fn a_deferred_constraint_hits_only_its_own_upload<F: Fixture>() {
         CREATE TABLE child (id INTEGER NOT NULL PRIMARY KEY,
             parent_id INTEGER NOT NULL REFERENCES parent DEFERRABLE INITIALLY DEFERRED);
         INSERT INTO parent VALUES (1);";
-    let world = World::<F>::new(ddl, vec![everyone("parent"), everyone("child")]).await;
+    let world = DeployedCentre::<F>::new(ddl, vec![everyone("parent"), everyone("child")]).await;
     let mut remotes = Vec::new();
     let mut uploads = Vec::new();
     for number in 0..50 {
-        let mut remote = Remote::synced(&world, "anna").await;
+        let mut remote = TestRemote::synced(&world, "anna").await;
         let parent = if number == 25 { 999 } else { 1 };
         uploads.push(remote.next_upload(&[
             insert("child", &format!("{}|1", 1000 + number)),
@@ -432,7 +432,7 @@ pub async fn a_deferred_constraint_hits_only_its_own_upload<F: Fixture>() {
 /// CASES 16.
 pub async fn unique_values_can_be_freed_and_taken_in_one_upload<F: Fixture>() {
     let world = world::<F>().await;
-    let mut anna = Remote::synced(&world, "anna").await;
+    let mut anna = TestRemote::synced(&world, "anna").await;
     let result = anna
         .upload(&[
             insert("customer", "40|north|New Nora|nora@x"),
@@ -450,8 +450,8 @@ pub async fn values_are_compared_by_their_type<F: Fixture>() {
     let ddl = "CREATE TABLE v (id INTEGER NOT NULL PRIMARY KEY, amount NUMERIC(12,2),
                    ratio DOUBLE PRECISION, flag BOOLEAN, day DATE, at TIMESTAMP, note TEXT);
                INSERT INTO v VALUES (1, 1.5, 0.5, TRUE, '2026-01-02', '2026-01-02 03:04:05', 'a')";
-    let world = World::<F>::new(ddl, vec![everyone("v")]).await;
-    let mut anna = Remote::synced(&world, "anna").await;
+    let world = DeployedCentre::<F>::new(ddl, vec![everyone("v")]).await;
+    let mut anna = TestRemote::synced(&world, "anna").await;
     let row = "1|1.50|0.5|1|2026-01-02|2026-01-02T03:04:05.000000|a";
     assert_eq!(anna.rows("v"), [row]);
     let new = "1|1.75|0.25|0|2026-02-28|1999-12-31T23:59:59.000001|A";
@@ -471,7 +471,7 @@ pub async fn values_are_compared_by_their_type<F: Fixture>() {
     assert!(result[1].starts_with("conflict v: "), "{result:?}");
     let nulls = "2|NULL|NULL|NULL|NULL|NULL|NULL";
     anna.upload(&[insert("v", nulls)]).await;
-    let mut berta = Remote::synced(&world, "berta").await;
+    let mut berta = TestRemote::synced(&world, "berta").await;
     assert_eq!(berta.rows("v"), [new, nulls]);
     let result = berta.upload(&[delete("v", new), delete("v", nulls)]).await;
     assert_eq!(
@@ -482,8 +482,8 @@ pub async fn values_are_compared_by_their_type<F: Fixture>() {
 
 pub async fn an_upload_with_a_column_twice_fails_alone<F: Fixture>() {
     let world = world::<F>().await;
-    let mut anna = Remote::synced(&world, "anna").await;
-    let mut berta = Remote::synced(&world, "berta").await;
+    let mut anna = TestRemote::synced(&world, "anna").await;
+    let mut berta = TestRemote::synced(&world, "berta").await;
     let mut wrong = anna.next_upload(&[insert("customer", "40|north|Nina|NULL")]);
     let columns = &mut wrong.tables[0].begin.columns;
     columns[3].name = columns[2].name.clone();
@@ -508,13 +508,13 @@ pub async fn an_upload_with_a_column_twice_fails_alone<F: Fixture>() {
 }
 
 pub async fn columns_that_a_remote_does_not_know_are_left_alone<F: Fixture>() {
-    let mut world = World::<F>::new(
+    let mut world = DeployedCentre::<F>::new(
         "CREATE TABLE item (id INTEGER NOT NULL PRIMARY KEY, name TEXT)",
         vec![everyone("item")],
     )
     .await;
     world.execute("INSERT INTO item VALUES (1, 'a')").await;
-    let mut anna = Remote::synced(&world, "anna").await;
+    let mut anna = TestRemote::synced(&world, "anna").await;
     world
         .execute("ALTER TABLE item ADD COLUMN price INTEGER DEFAULT 7")
         .await;
@@ -557,7 +557,7 @@ pub async fn sql_metacharacters_are_only_characters<F: Fixture>() {
         quoted("na me")
     );
     let values = "SELECT part FROM held WHERE login = {s.username}";
-    let world = World::<F>::new(&ddl, vec![partitioned(table, &["select"], values)]).await;
+    let world = DeployedCentre::<F>::new(&ddl, vec![partitioned(table, &["select"], values)]).await;
     let text = |value: &str| format!("'{}'", value.replace('\'', "''"));
     let user = r#"o'brien"; --"#;
     world
@@ -571,7 +571,7 @@ pub async fn sql_metacharacters_are_only_characters<F: Fixture>() {
             text("\u{1f600}'\n")
         ))
         .await;
-    let mut remote = Remote::synced(&world, user).await;
+    let mut remote = TestRemote::synced(&world, user).await;
     assert_eq!(remote.rows(table), [format!("{odd}|{odd}|\u{1f600}'\n")]);
     assert_eq!(
         remote.schema.tables[0].columns[0].column_type,
@@ -591,7 +591,7 @@ pub async fn sql_metacharacters_are_only_characters<F: Fixture>() {
         result,
         ["1 inserted, 1 updated, 0 deleted, 0 conflicts, 0 refused"]
     );
-    let mut other = Remote::synced(&world, user).await;
+    let mut other = TestRemote::synced(&world, user).await;
     assert_eq!(
         other.rows(table),
         [format!("'|{odd}|\""), format!("{odd}|{odd}|');--")]
@@ -606,8 +606,8 @@ pub async fn sql_metacharacters_are_only_characters<F: Fixture>() {
 pub async fn what_is_under_the_key_that_a_refused_move_wanted_arrives<F: Fixture>() {
     let ddl = "CREATE TABLE item (id INTEGER NOT NULL PRIMARY KEY, name TEXT);
                INSERT INTO item VALUES (3, 'same');";
-    let world = World::<F>::new(ddl, vec![everyone("item")]).await;
-    let mut anna = Remote::synced(&world, "anna").await;
+    let world = DeployedCentre::<F>::new(ddl, vec![everyone("item")]).await;
+    let mut anna = TestRemote::synced(&world, "anna").await;
     world.execute("INSERT INTO item VALUES (1, 'same')").await;
     let changes = [
         update("item", "3|same", "1|same"),

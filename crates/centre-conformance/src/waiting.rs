@@ -2,16 +2,16 @@
 
 use tidewater_centre::{CentreError, UploadOutcome};
 
-use crate::fixture::{Fixture, Transaction};
-use crate::remote::{Remote, insert, update};
-use crate::world::{SHOP_DDL, World, shop};
+use crate::fixture::{ApplicationTransaction, Fixture};
+use crate::remote::{TestRemote, insert, update};
+use crate::world::{DeployedCentre, SHOP_DDL, shop};
 
 /// Nobody waits for ever, and who needs nothing of what it holds does not wait for long.
 pub async fn an_open_transaction_stops_only_who_needs_what_it_holds<F: Fixture>() {
-    let world = World::<F>::new(SHOP_DDL, shop()).await;
+    let world = DeployedCentre::<F>::new(SHOP_DDL, shop()).await;
     let mut remotes = Vec::new();
     for user in ["anna", "berta", "clara", "anna"] {
-        remotes.push(Remote::synced(&world, user).await);
+        remotes.push(TestRemote::synced(&world, user).await);
     }
     let mut application = world.fixture.begin().await;
     application

@@ -1,15 +1,15 @@
 //! Windows: rows that age out, and come back when a window is wider.
 
-use tidewater_centre::{Last, RuleBy, RuleSpec, TableSpec, Unit, WindowSpec};
+use tidewater_centre::{RuleBy, RuleSpec, TableSpec, WindowLength, WindowSpec, WindowUnit};
 
 use crate::families::{OWNED, follows};
 use crate::fixture::Fixture;
-use crate::remote::{Remote, insert, update};
-use crate::world::{NOW_MS, World, everyone};
+use crate::remote::{TestRemote, insert, update};
+use crate::world::{DeployedCentre, NOW_MS, everyone};
 
 const DAY_MS: i64 = 86_400_000;
 
-fn windowed(last: Last) -> Vec<TableSpec> {
+fn windowed(last: WindowLength) -> Vec<TableSpec> {
     let window = WindowSpec {
         column: "on_day".into(),
         last,
@@ -35,9 +35,10 @@ pub async fn rows_age_out_of_a_window_and_come_back_when_it_is_wider<F: Fixture>
         INSERT INTO visit VALUES (1, 'anna', '2023-11-01'), (2, 'anna', '2023-11-08'),
             (3, 'anna', '2023-12-24'), (4, 'berta', '2023-11-14'), (5, 'anna', NULL);
         INSERT INTO remark VALUES (10, 1), (20, 2), (30, 3), (40, 4), (50, 5);";
-    let mut world = World::<F>::new(ddl, windowed(Last::Time(7, Unit::Days))).await;
-    let mut anna = Remote::synced(&world, "anna").await;
-    let held = |anna: &Remote| {
+    let mut world =
+        DeployedCentre::<F>::new(ddl, windowed(WindowLength::Time(7, WindowUnit::Days))).await;
+    let mut anna = TestRemote::synced(&world, "anna").await;
+    let held = |anna: &TestRemote| {
         let of = |table: &str| {
             let rows = anna.rows(table);
             let ids = rows
@@ -80,7 +81,7 @@ pub async fn rows_age_out_of_a_window_and_come_back_when_it_is_wider<F: Fixture>
     );
     anna.download().await;
     assert_eq!(held(&anna), " / ");
-    world.specs[0].tables = windowed(Last::Time(1, Unit::Months));
+    world.specs[0].tables = windowed(WindowLength::Time(1, WindowUnit::Months));
     world.deploy().await.unwrap();
     let received = anna.download().await;
     assert_eq!(held(&anna), "1 2 / 10 20");
@@ -100,7 +101,7 @@ pub async fn a_window_of_numbers_stands_alone<F: Fixture>() {
         INSERT INTO reading VALUES (1, 100), (2, 190), (3, 250), (4, NULL);";
     let window = WindowSpec {
         column: "seq".into(),
-        last: Last::Number(100),
+        last: WindowLength::Number(100),
     };
     let reading = TableSpec {
         partition: vec![RuleSpec {
@@ -109,8 +110,8 @@ pub async fn a_window_of_numbers_stands_alone<F: Fixture>() {
         }],
         ..everyone("reading")
     };
-    let world = World::<F>::new(ddl, vec![reading]).await;
-    let mut anna = Remote::synced(&world, "anna").await;
+    let world = DeployedCentre::<F>::new(ddl, vec![reading]).await;
+    let mut anna = TestRemote::synced(&world, "anna").await;
     assert_eq!(anna.rows("reading"), ["2|190", "3|250"]);
     world.execute("INSERT INTO reading VALUES (5, 300)").await;
     anna.download().await;

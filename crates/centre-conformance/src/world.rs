@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use tidewater_centre::records::AskedSubscription;
+use tidewater_centre::records::SubscriptionRequest;
 use tidewater_centre::{
     Centre, CentreError, ConflictSpec, DeployReport, HandledSpec, OnReject, OnUnseenChildren,
-    PublicationSpec, Replay, RuleSpec, TableSpec, Tracking, UploadMode, UploadOrder, Worker,
-    WritesSpec,
+    PublicationSpec, ReplayPolicy, RuleSpec, TableSpec, TrackingMode, UploadMode, UploadOrder,
+    Worker, WritesSpec,
 };
 use tidewater_protocol::{Direction, PublicationSchema};
 
@@ -19,19 +19,19 @@ pub const PUBLICATION: &str = "sales";
 pub const NOW_MS: i64 = 1_700_000_000_000;
 
 /// A deployed database and the centre that serves it.
-pub struct World<F> {
+pub struct DeployedCentre<F> {
     pub fixture: F,
     pub centre: Arc<dyn Centre>,
     pub specs: Vec<PublicationSpec>,
     pub schemas: Vec<Arc<PublicationSchema>>,
 }
 
-impl<F: Fixture> World<F> {
+impl<F: Fixture> DeployedCentre<F> {
     /// Runs the application's DDL and deploys one publication of the tables.
-    pub async fn new(ddl: &str, tables: Vec<TableSpec>) -> World<F> {
+    pub async fn new(ddl: &str, tables: Vec<TableSpec>) -> DeployedCentre<F> {
         let fixture = F::new().await;
         fixture.execute(ddl).await;
-        let mut world = World {
+        let mut world = DeployedCentre {
             centre: F::connect(&fixture.url()).await.unwrap(),
             fixture,
             specs: vec![publication(PUBLICATION, tables)],
@@ -76,14 +76,14 @@ pub fn publication(name: &str, tables: Vec<TableSpec>) -> PublicationSpec {
         on_reject: OnReject::SetAside,
         upload_order: UploadOrder::RowsFirst,
         script_versions: Vec::new(),
-        replay: Replay::Auto,
+        replay: ReplayPolicy::Auto,
         scripts: Vec::new(),
     }
 }
 
 /// What a session asks about a publication, without a watermark.
-pub fn asked(publication: &str) -> AskedSubscription {
-    AskedSubscription {
+pub fn asked(publication: &str) -> SubscriptionRequest {
+    SubscriptionRequest {
         publication: publication.into(),
         watermark: None,
         formers: Vec::new(),
@@ -97,7 +97,7 @@ pub fn everyone(table: &str) -> TableSpec {
         partition: vec![RuleSpec::everyone()],
         direction: Direction::Both,
         columns: None,
-        tracking: Tracking::Log,
+        tracking: TrackingMode::Log,
         identity: None,
         filled_by_centre: Vec::new(),
         on_unseen_children: OnUnseenChildren::Conflict,

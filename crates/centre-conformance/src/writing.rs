@@ -1,12 +1,14 @@
 //! What remotes may write of what they hold: which rows, which columns, and whether they may give
 //! rows away.
 
-use tidewater_centre::{Last, RuleBy, RuleSpec, TableSpec, WindowSpec, WriteScopeSpec, WritesSpec};
+use tidewater_centre::{
+    RuleBy, RuleSpec, TableSpec, WindowLength, WindowSpec, WriteScopeSpec, WritesSpec,
+};
 use tidewater_protocol::Direction;
 
 use crate::fixture::Fixture;
-use crate::remote::{Remote, delete, insert, update};
-use crate::world::{World, everyone, partitioned};
+use crate::remote::{TestRemote, delete, insert, update};
+use crate::world::{DeployedCentre, everyone, partitioned};
 
 const OWNED: &str = "SELECT {s.username}";
 const OUT_OF_SCOPE: &str = "out_of_scope: this row is not in your partitions";
@@ -44,8 +46,8 @@ fn jobs(values: &str, hand_over: bool) -> TableSpec {
 }
 
 pub async fn rows_that_may_only_be_read_are_not_written<F: Fixture>() {
-    let world = World::<F>::new(JOBS, vec![jobs(OWNED, false)]).await;
-    let mut anna = Remote::synced(&world, "anna").await;
+    let world = DeployedCentre::<F>::new(JOBS, vec![jobs(OWNED, false)]).await;
+    let mut anna = TestRemote::synced(&world, "anna").await;
     assert_eq!(
         anna.rows("job"),
         [
@@ -135,8 +137,8 @@ pub async fn rows_that_may_only_be_read_are_not_written<F: Fixture>() {
 pub async fn what_may_be_written_is_judged_before_the_upload_and_at_its_end<F: Fixture>() {
     let values = "SELECT tech FROM crew WHERE login = {s.username}";
     let tables = vec![everyone("crew"), jobs(values, false)];
-    let world = World::<F>::new(JOBS, tables).await;
-    let mut anna = Remote::synced(&world, "anna").await;
+    let world = DeployedCentre::<F>::new(JOBS, tables).await;
+    let mut anna = TestRemote::synced(&world, "anna").await;
     let changes = [
         insert("crew", "2|anna|t2"),
         insert("job", "9|north|t2|x"),
@@ -177,8 +179,8 @@ pub async fn a_read_only_column_is_the_centres<F: Fixture>() {
         },
         ..everyone("note")
     };
-    let world = World::<F>::new(ddl, vec![note]).await;
-    let mut anna = Remote::synced(&world, "anna").await;
+    let world = DeployedCentre::<F>::new(ddl, vec![note]).await;
+    let mut anna = TestRemote::synced(&world, "anna").await;
     assert!(world.schema().tables[0].columns[2].nullable);
     let counts = "1 inserted, 0 updated, 0 deleted, 0 conflicts, 0 refused";
     for (uploaded, made) in [
@@ -220,9 +222,9 @@ fn tasks() -> TableSpec {
 }
 
 pub async fn a_row_that_is_handed_over_leaves_with_the_same_sync<F: Fixture>() {
-    let world = World::<F>::new(TASKS, vec![tasks()]).await;
-    let mut anna = Remote::synced(&world, "anna").await;
-    let mut berta = Remote::synced(&world, "berta").await;
+    let world = DeployedCentre::<F>::new(TASKS, vec![tasks()]).await;
+    let mut anna = TestRemote::synced(&world, "anna").await;
+    let mut berta = TestRemote::synced(&world, "berta").await;
     let changes = [
         update("task", "1|anna|a", "1|berta|A"),
         update("task", "2|anna|b", "20|berta|b"),
@@ -269,8 +271,8 @@ pub async fn a_row_that_is_handed_over_leaves_with_the_same_sync<F: Fixture>() {
 }
 
 pub async fn a_row_of_a_lost_partition_can_be_handed_over_once<F: Fixture>() {
-    let world = World::<F>::new(JOBS, vec![jobs(OWNED, true)]).await;
-    let mut anna = Remote::synced(&world, "anna").await;
+    let world = DeployedCentre::<F>::new(JOBS, vec![jobs(OWNED, true)]).await;
+    let mut anna = TestRemote::synced(&world, "anna").await;
     world
         .execute("DELETE FROM member WHERE login = 'anna'")
         .await;
@@ -295,7 +297,7 @@ pub async fn a_row_of_a_lost_partition_can_be_handed_over_once<F: Fixture>() {
     assert!(result[1].ends_with(OUT_OF_SCOPE), "{result:?}");
     anna.download().await;
     assert!(anna.rows("job").is_empty());
-    let clara = Remote::synced(&world, "clara").await;
+    let clara = TestRemote::synced(&world, "clara").await;
     assert_eq!(clara.rows("job"), ["1|south|clara|A", "3|south|anna|c"]);
 }
 
@@ -320,9 +322,9 @@ pub async fn what_follows_a_row_that_is_handed_over_goes_with_it<F: Fixture>() {
         follows("line", "doc", true),
         follows("part", "line", false),
     ];
-    let world = World::<F>::new(ddl, tables).await;
-    let mut anna = Remote::synced(&world, "anna").await;
-    let mut berta = Remote::synced(&world, "berta").await;
+    let world = DeployedCentre::<F>::new(ddl, tables).await;
+    let mut anna = TestRemote::synced(&world, "anna").await;
+    let mut berta = TestRemote::synced(&world, "berta").await;
     // What she did to it before is taken; what was never hers is not.
     let changes = [
         update("doc", "1|anna|one", "1|berta|ONE"),
@@ -372,13 +374,13 @@ pub async fn an_older_row_that_a_device_makes_leaves_it_with_the_same_sync<F: Fi
             by: RuleBy::Everyone,
             window: Some(WindowSpec {
                 column: "seq".into(),
-                last: Last::Number(10),
+                last: WindowLength::Number(10),
             }),
         }],
         ..everyone("reading")
     };
-    let world = World::<F>::new(ddl, vec![reading]).await;
-    let mut anna = Remote::synced(&world, "anna").await;
+    let world = DeployedCentre::<F>::new(ddl, vec![reading]).await;
+    let mut anna = TestRemote::synced(&world, "anna").await;
     let changes = [insert("reading", "2|50"), insert("reading", "3|95")];
     let result = anna.upload(&changes);
     assert_eq!(
@@ -402,9 +404,9 @@ pub async fn whose_a_row_is_that_the_centre_fills_shows_when_it_is_there<F: Fixt
             values: OWNED.into(),
         });
         let barrier = if is_written { READ_ONLY } else { OUT_OF_SCOPE };
-        let world = World::<F>::new(ddl, vec![note]).await;
+        let world = DeployedCentre::<F>::new(ddl, vec![note]).await;
         world.execute(&F::fill_trigger()).await;
-        let mut anna = Remote::synced(&world, "anna").await;
+        let mut anna = TestRemote::synced(&world, "anna").await;
         let changes = [
             insert("note", "1|anna|NULL"),
             insert("note", "2|berta|NULL"),
@@ -440,14 +442,14 @@ pub async fn whose_a_row_is_that_the_centre_fills_shows_when_it_is_there<F: Fixt
 }
 
 /// Deploys a table; gives the error.
-async fn refusal<F: Fixture>(world: &mut World<F>, table: TableSpec) -> String {
+async fn refusal<F: Fixture>(world: &mut DeployedCentre<F>, table: TableSpec) -> String {
     world.specs[0].tables = vec![table];
     let error = world.deploy().await.unwrap_err();
     format!("{error} / {}", error.hint())
 }
 
 pub async fn what_nobody_could_write_so_is_named<F: Fixture>() {
-    let mut world = World::<F>::new(JOBS, vec![jobs(OWNED, false)]).await;
+    let mut world = DeployedCentre::<F>::new(JOBS, vec![jobs(OWNED, false)]).await;
     let of = |columns: &[&str], values: &str| {
         let mut job = jobs(values, false);
         let columns = columns.iter().map(|&it| it.into()).collect();

@@ -10,12 +10,12 @@ use futures_util::future::join3;
 use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{Client, Error, Statement};
 
-use super::connection::{Connection, refused};
+use super::connection::{PostgresConnection, refused};
 use super::publication::{Publication, PublishedTable};
 use super::quote::{ident, literal};
 use tidewater_centre::SyncContext;
-use tidewater_centre::engine::acting::{Assumed, Found, only};
-use tidewater_centre::engine::database::RoleAsked;
+use tidewater_centre::engine::acting::{DatabaseRole, RoleAssumption, only};
+use tidewater_centre::engine::database::RoleSource;
 use tidewater_centre::engine::scope::{values_of, wrong};
 use tidewater_centre::error::CentreError;
 
@@ -72,7 +72,7 @@ WHERE c.oid = ANY ($1) AND c.relrowsecurity AND p.polcmd IN ('*', 'r')
 
 /// A role that is assumed for statements on the application's tables; our own one if there is none.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Acting {
+pub(super) struct AssumedRole {
     /// Its name; empty for our own.
     role: String,
     /// The publication that is synced under it.
@@ -81,9 +81,9 @@ pub(super) struct Acting {
     enter: String,
 }
 
-impl Acting {
-    fn new(role: String, publication: &str) -> Acting {
-        Acting {
+impl AssumedRole {
+    fn new(role: String, publication: &str) -> AssumedRole {
+        AssumedRole {
             publication: publication.to_owned(),
             enter: format!("SET LOCAL ROLE {}; ", ident(&role)),
             role,
@@ -171,14 +171,14 @@ pub(super) struct RoleQuery {
 impl RoleQuery {
     /// Prepares the query of a publication; it has none for our own role.
     pub(super) async fn prepare(
-        connection: &mut Connection,
+        connection: &mut PostgresConnection,
         context: &SyncContext,
         publication: &Publication,
     ) -> Result<RoleQuery, CentreError> {
         let name = &publication.schema.name;
         let statement = match &publication.act_as {
             None => None,
-            Some(Assumed { query, .. }) => {
+            Some(RoleAssumption { query, .. }) => {
                 let types = vec![Type::TEXT; query.parameters.len()];
                 let prepared = connection.prepare(&query.sql, &types).await?;
                 Some((prepared, values_of(query, context, name)))
@@ -194,9 +194,9 @@ impl RoleQuery {
     ///
     /// # Errors
     /// [`CentreError::NoRole`] if there is none that can be assumed.
-    pub(super) async fn ask(&self, client: &Client) -> Result<Acting, CentreError> {
+    pub(super) async fn ask(&self, client: &Client) -> Result<AssumedRole, CentreError> {
         let Some((statement, parameters)) = &self.statement else {
-            return Ok(Acting::default());
+            return Ok(AssumedRole::default());
         };
         let parameters = parameters.iter().map(|it| it as &(dyn ToSql + Sync));
         let parameters: Vec<_> = parameters.collect();
@@ -221,12 +221,12 @@ impl RoleQuery {
             message: unfit.message,
             hint: unfit.hint,
         })?;
-        Ok(Acting::new(role, &self.publication))
+        Ok(AssumedRole::new(role, &self.publication))
     }
 }
 
-fn found(rows: &[tokio_postgres::Row]) -> Vec<Found> {
-    let found = rows.iter().map(|row| Found {
+fn found(rows: &[tokio_postgres::Row]) -> Vec<DatabaseRole> {
+    let found = rows.iter().map(|row| DatabaseRole {
         name: row.get(0),
         exists: row.get(1),
         is_privileged: row.get(2),
@@ -237,23 +237,23 @@ fn found(rows: &[tokio_postgres::Row]) -> Vec<Found> {
 }
 
 /// See [`acting_sql`](tidewater_centre::engine::database::Tracking::acting_sql).
-pub(super) fn sql(asked: RoleAsked<'_>) -> String {
+pub(super) fn sql(asked: RoleSource<'_>) -> String {
     let asked = match asked {
-        RoleAsked::Named(role) => {
+        RoleSource::Named(role) => {
             // A name with a NUL is none.
             let role = literal(role).unwrap_or_else(|| "NULL".into());
             format!("SELECT {role}::text")
         }
-        RoleAsked::Query(query) => query.to_owned(),
+        RoleSource::Query(query) => query.to_owned(),
     };
     ROLES.replace("{asked}", &asked)
 }
 
 /// See [`check_acting`](tidewater_centre::engine::database::Tracking::check_acting).
 pub(super) async fn check(
-    connection: &mut Connection,
+    connection: &mut PostgresConnection,
     named: &str,
-    assumed: &Assumed,
+    assumed: &RoleAssumption,
     tables: &[PublishedTable],
 ) -> Result<Vec<String>, CentreError> {
     let (query, is_fixed) = (&assumed.query, assumed.fixed.is_some());

@@ -7,12 +7,12 @@ use tokio_postgres::types::{FromSql, IsNull, ToSql, Type, to_sql_checked};
 
 use tidewater_protocol::Datum;
 
-use super::values::{Kind, Unfit};
+use super::values::{UnfitValue, ValueKind};
 
 /// A one-dimensional array as a parameter, built value by value.
 #[derive(Debug)]
 pub(super) struct Array {
-    kind: Kind,
+    kind: ValueKind,
     count: i32,
     nulls: bool,
     elements: Vec<u8>,
@@ -20,7 +20,7 @@ pub(super) struct Array {
 
 impl Array {
     /// An empty array of values of a kind.
-    pub(super) fn new(kind: Kind) -> Array {
+    pub(super) fn new(kind: ValueKind) -> Array {
         Array {
             kind,
             count: 0,
@@ -35,7 +35,7 @@ impl Array {
     }
 
     /// Appends a value; an error leaves the array as it was.
-    pub(super) fn push(&mut self, datum: &Datum<'_>) -> Result<(), Unfit> {
+    pub(super) fn push(&mut self, datum: &Datum<'_>) -> Result<(), UnfitValue> {
         self.kind.encode(datum, &mut self.elements)?;
         self.nulls |= matches!(datum, Datum::Null);
         self.count += 1;
@@ -54,7 +54,7 @@ impl Array {
     }
 
     /// How a statement spells the parameter of this number.
-    pub(super) fn parameter(kind: Kind, number: usize) -> String {
+    pub(super) fn parameter(kind: ValueKind, number: usize) -> String {
         format!("${number}::{}[]", kind.parameter().1)
     }
 }

@@ -14,29 +14,31 @@ use tidewater_protocol::pack::too_long;
 use tidewater_protocol::{ColumnType, Op, RowShape, RowsWriter, Value, ValueRef};
 
 use super::connection::{
-    Connection, MAX_STATEMENTS, centre_error, chain, is_locked, is_stale_plan, refused,
+    MAX_STATEMENTS, PostgresConnection, centre_error, chain, is_locked, is_stale_plan, refused,
 };
 use super::decoder::{RowDecoder, recycle};
 use super::download::WHO;
 use super::interrupt::Interruption;
-use super::own::all_at_once;
 use super::quote::ident;
-use super::values::Kind;
-use tidewater_centre::engine::procedure::{Calls, Checked, Ran};
+use super::system_statement::all_at_once;
+use super::values::ValueKind;
+use tidewater_centre::engine::procedure::{CallRun, CallRunner, StatementCheck};
 use tidewater_centre::engine::scope::wrong;
 use tidewater_centre::engine::script::Script;
 use tidewater_centre::engine::scripts;
 use tidewater_centre::error::CentreError;
-use tidewater_centre::{AnswerColumn, CallAnswer, CallOutcome, Procedure, ProcedureCall, Returns};
+use tidewater_centre::{
+    AnswerColumn, CallAnswer, CallOutcome, CallableProcedure, ProcedureCall, Returns,
+};
 
 /// Fails with this setting's name if the query yields nothing: what follows in the transaction is
 /// not run then.
 const NOT_ALLOWED: &str = "tidewater.not_allowed";
 
 /// A procedure whose statements are prepared on a connection.
-pub(super) struct Prepared {
+pub(super) struct PreparedProcedure {
     /// By its address it is found, which is nobody else's as long as it is here.
-    _procedure: Arc<Procedure>,
+    _procedure: Arc<CallableProcedure>,
     statement: Option<CallStatement>,
     allow: Option<Statement>,
 }
@@ -45,20 +47,20 @@ pub(super) struct Prepared {
 struct CallStatement {
     statement: Statement,
     columns: Arc<[AnswerColumn]>,
-    kinds: Vec<Kind>,
+    kinds: Vec<ValueKind>,
     shape: RowShape,
 }
 
-/// See [`Calls`].
+/// See [`CallRunner`].
 pub(super) struct PostgresCalls<'c> {
-    connection: &'c mut Connection,
+    connection: &'c mut PostgresConnection,
     interruption: Arc<Interruption>,
     /// How often something had been interrupted when the call began.
     fired: u64,
 }
 
 impl<'c> PostgresCalls<'c> {
-    pub(super) fn new(connection: &'c mut Connection) -> PostgresCalls<'c> {
+    pub(super) fn new(connection: &'c mut PostgresConnection) -> PostgresCalls<'c> {
         let interruption = connection.interruption();
         PostgresCalls {
             connection,
@@ -71,7 +73,7 @@ impl<'c> PostgresCalls<'c> {
     async fn prepare(
         &mut self,
         call: &ProcedureCall,
-    ) -> Result<Result<Arc<Prepared>, Ran>, CentreError> {
+    ) -> Result<Result<Arc<PreparedProcedure>, CallRun>, CentreError> {
         let procedure = &call.procedure;
         let address = Arc::as_ptr(procedure) as usize;
         if let Some(prepared) = self.connection.procedures.get(&address) {
@@ -108,23 +110,23 @@ impl<'c> PostgresCalls<'c> {
     ///
     /// # Errors
     /// The database is away.
-    fn ran(&mut self, call: &ProcedureCall, error: &Error) -> Result<Ran, CentreError> {
+    fn ran(&mut self, call: &ProcedureCall, error: &Error) -> Result<CallRun, CentreError> {
         let ran = ran(call, self.fired < self.interruption.fired(), error)?;
-        if matches!(ran, Ran::Again(_)) && error.as_db_error().is_some_and(is_stale_plan) {
+        if matches!(ran, CallRun::Again(_)) && error.as_db_error().is_some_and(is_stale_plan) {
             self.connection.forget_statements();
         }
         Ok(ran)
     }
 }
 
-impl Calls for PostgresCalls<'_> {
-    type Connection = Connection;
+impl CallRunner for PostgresCalls<'_> {
+    type Connection = PostgresConnection;
 
-    fn connection(&mut self) -> &mut Connection {
+    fn connection(&mut self) -> &mut PostgresConnection {
         self.connection
     }
 
-    async fn read(&mut self, calls: &[&ProcedureCall]) -> Result<Vec<Ran>, CentreError> {
+    async fn read(&mut self, calls: &[&ProcedureCall]) -> Result<Vec<CallRun>, CentreError> {
         self.fired = self.interruption.fired();
         let mut prepared = Vec::with_capacity(calls.len());
         for call in calls {
@@ -168,15 +170,15 @@ impl Calls for PostgresCalls<'_> {
             }
             all.push(match (prepared, read) {
                 (Err(ran), _) => ran,
-                (Ok(_), Some(Ok(outcome))) => Ran::Done(outcome),
+                (Ok(_), Some(Ok(outcome))) => CallRun::Done(outcome),
                 (Ok(_), Some(Err(error))) => self.ran(call, &error)?,
-                (Ok(_), None) => Ran::Again(CallOutcome::Interrupted),
+                (Ok(_), None) => CallRun::Again(CallOutcome::Interrupted),
             });
         }
         Ok(all)
     }
 
-    async fn begin(&mut self, call: &ProcedureCall) -> Result<Option<Ran>, CentreError> {
+    async fn begin(&mut self, call: &ProcedureCall) -> Result<Option<CallRun>, CentreError> {
         self.fired = self.interruption.fired();
         if let Err(ran) = self.prepare(call).await? {
             return Ok(Some(ran));
@@ -190,7 +192,7 @@ impl Calls for PostgresCalls<'_> {
         }
     }
 
-    async fn run(&mut self, call: &ProcedureCall) -> Result<Ran, CentreError> {
+    async fn run(&mut self, call: &ProcedureCall) -> Result<CallRun, CentreError> {
         // What was prepared was not forgotten since.
         let prepared = match self.prepare(call).await? {
             Ok(prepared) => prepared,
@@ -210,7 +212,7 @@ impl Calls for PostgresCalls<'_> {
         .await;
         let outcome = said.and_then(|_| decide(allowed, answered));
         match outcome {
-            Ok(outcome) => Ok(Ran::Done(outcome)),
+            Ok(outcome) => Ok(CallRun::Done(outcome)),
             Err(error) => self.ran(call, &error),
         }
     }
@@ -219,10 +221,10 @@ impl Calls for PostgresCalls<'_> {
         &mut self,
         call: &ProcedureCall,
         outcome: CallOutcome,
-    ) -> Result<Ran, CentreError> {
+    ) -> Result<CallRun, CentreError> {
         let committed = self.connection.client().batch_execute("COMMIT").await;
         match committed {
-            Ok(()) => Ok(Ran::Done(outcome)),
+            Ok(()) => Ok(CallRun::Done(outcome)),
             Err(error) => {
                 let ran = self.ran(call, &error)?;
                 self.undo().await?;
@@ -242,7 +244,7 @@ impl Calls for PostgresCalls<'_> {
 /// Reads in a transaction of its own. The connection lets it only read.
 async fn read(
     client: &Client,
-    prepared: &Prepared,
+    prepared: &PreparedProcedure,
     call: &ProcedureCall,
     interruption: &Arc<Interruption>,
 ) -> Result<CallOutcome, Error> {
@@ -277,7 +279,7 @@ fn decide(
 /// Whether a call is allowed. If not, the transaction is none any more.
 async fn allowed(
     client: &Client,
-    prepared: &Prepared,
+    prepared: &PreparedProcedure,
     call: &ProcedureCall,
 ) -> Result<bool, Error> {
     let (Some(statement), Some(script)) = (&prepared.allow, call.procedure.allow()) else {
@@ -310,7 +312,7 @@ fn is_denial(error: &Error) -> bool {
 /// Runs the statement of a call and reads what it answers. After too many bytes it is ended.
 async fn answer(
     client: &Client,
-    prepared: &Prepared,
+    prepared: &PreparedProcedure,
     call: &ProcedureCall,
     interruption: &Arc<Interruption>,
 ) -> Result<CallOutcome, Error> {
@@ -392,13 +394,13 @@ async fn answer(
 }
 
 /// What a failure means for a call; others may have been interrupted since it began.
-fn ran(call: &ProcedureCall, others: bool, error: &Error) -> Result<Ran, CentreError> {
+fn ran(call: &ProcedureCall, others: bool, error: &Error) -> Result<CallRun, CentreError> {
     let failure = centre_error("running a call", error);
     if matches!(failure, CentreError::Unavailable { .. }) {
         return Err(failure);
     }
     let Some(refusal) = error.as_db_error() else {
-        return Ok(Ran::Done(CallOutcome::Failed {
+        return Ok(CallRun::Done(CallOutcome::Failed {
             code: String::new(),
             message: chain(error),
         }));
@@ -411,19 +413,19 @@ fn ran(call: &ProcedureCall, others: bool, error: &Error) -> Result<Ran, CentreE
     let state = refusal.code().code();
     Ok(match state {
         // query_canceled: by us, by its time, or by mistake.
-        "57014" if others && !call.cancel.is_set() => Ran::Again(CallOutcome::Interrupted),
-        "57014" => Ran::Done(CallOutcome::Interrupted),
+        "57014" if others && !call.cancel.is_set() => CallRun::Again(CallOutcome::Interrupted),
+        "57014" => CallRun::Done(CallOutcome::Interrupted),
         // serialization_failure, deadlock_detected
-        "40001" | "40P01" => Ran::Again(CallOutcome::Busy { message }),
-        _ if is_locked(state) => Ran::Done(CallOutcome::Busy { message }),
+        "40001" | "40P01" => CallRun::Again(CallOutcome::Busy { message }),
+        _ if is_locked(state) => CallRun::Done(CallOutcome::Busy { message }),
         code => {
             let failed = CallOutcome::Failed {
                 code: code.to_owned(),
                 message,
             };
             match is_stale_plan(refusal) {
-                true => Ran::Again(failed),
-                false => Ran::Done(failed),
+                true => CallRun::Again(failed),
+                false => CallRun::Done(failed),
             }
         }
     })
@@ -432,7 +434,10 @@ fn ran(call: &ProcedureCall, others: bool, error: &Error) -> Result<Ran, CentreE
 // ---------------------------------------------------------------------------
 // Preparing
 
-async fn prepare(client: &Client, procedure: &Arc<Procedure>) -> Result<Prepared, Error> {
+async fn prepare(
+    client: &Client,
+    procedure: &Arc<CallableProcedure>,
+) -> Result<PreparedProcedure, Error> {
     let statement = match procedure.statements().first() {
         None => None,
         Some(script) => Some(prepare_statement(client, procedure, script).await?),
@@ -441,7 +446,7 @@ async fn prepare(client: &Client, procedure: &Arc<Procedure>) -> Result<Prepared
         None => None,
         Some(script) => Some(prepare_typed(client, procedure, script, &guard(script)).await?),
     };
-    Ok(Prepared {
+    Ok(PreparedProcedure {
         _procedure: procedure.clone(),
         statement,
         allow,
@@ -462,7 +467,7 @@ fn guard(query: &Script) -> String {
 /// PostgreSQL says which.
 async fn prepare_typed(
     client: &Client,
-    procedure: &Procedure,
+    procedure: &CallableProcedure,
     script: &Script,
     sql: &str,
 ) -> Result<Statement, Error> {
@@ -486,7 +491,7 @@ async fn prepare_typed(
 
 async fn prepare_statement(
     client: &Client,
-    procedure: &Procedure,
+    procedure: &CallableProcedure,
     script: &Script,
 ) -> Result<CallStatement, Error> {
     let plain = prepare_typed(client, procedure, script, &script.sql).await?;
@@ -505,8 +510,8 @@ async fn prepare_statement(
     let kinds = statement
         .columns()
         .iter()
-        .map(|it| Kind::of(it.type_().oid()));
-    let kinds: Vec<Kind> = kinds.collect();
+        .map(|it| ValueKind::from_oid(it.type_().oid()));
+    let kinds: Vec<ValueKind> = kinds.collect();
     let columns = statement.columns().iter().zip(&kinds).zip(names);
     let columns = columns.map(|((column, kind), name)| AnswerColumn {
         name,
@@ -526,7 +531,7 @@ async fn prepare_statement(
 
 /// Whether the values of a type are read as they are sent.
 fn is_legible(of: &Type) -> bool {
-    Kind::of(of.oid()) != Kind::Other
+    ValueKind::from_oid(of.oid()) != ValueKind::Other
         || matches!(of.kind(), TypeKind::Enum(_))
         || matches!(
             *of,
@@ -584,11 +589,11 @@ fn parameter(column_type: ColumnType) -> Type {
 
 /// See [`check_call`](tidewater_centre::engine::database::Tracking::check_call).
 pub(super) async fn check(
-    connection: &mut Connection,
+    connection: &mut PostgresConnection,
     named: &str,
-    procedure: &Procedure,
+    procedure: &CallableProcedure,
     script: &Script,
-) -> Result<Checked, CentreError> {
+) -> Result<StatementCheck, CentreError> {
     let client = connection.client();
     let prepared = async {
         let statement = prepare_statement(client, procedure, script).await?;
@@ -598,7 +603,7 @@ pub(super) async fn check(
         Ok(statement)
     };
     match prepared.await {
-        Ok(CallStatement { columns, .. }) => Ok(Checked {
+        Ok(CallStatement { columns, .. }) => Ok(StatementCheck {
             columns: columns.iter().map(|it| it.name.clone()).collect(),
             writes: None,
         }),
@@ -628,7 +633,9 @@ pub(super) fn refused_by_database(named: &str, error: Error) -> CentreError {
 
 /// See [`check_safe_time`](tidewater_centre::engine::database::Tracking::check_safe_time): when the
 /// transactions of other roles began is hidden from most.
-pub(super) async fn check_safe_time(connection: &mut Connection) -> Result<(), CentreError> {
+pub(super) async fn check_safe_time(
+    connection: &mut PostgresConnection,
+) -> Result<(), CentreError> {
     const SEES: &str = "SELECT pg_catalog.pg_has_role('pg_read_all_stats', 'USAGE')";
     let answer = connection.client().query_one(SEES, &[]).await;
     let answer = answer.map_err(refused("looking what the server's role may see"))?;
@@ -646,7 +653,7 @@ pub(super) async fn check_safe_time(connection: &mut Connection) -> Result<(), C
 
 /// A value as it is sent.
 #[derive(Debug)]
-pub(super) enum Argument {
+pub(super) enum EncodedArgument {
     Null,
     Binary(Vec<u8>),
     Text(String),
@@ -654,35 +661,35 @@ pub(super) enum Argument {
 
 /// The parameters of a script's statement.
 pub(super) fn of_script(
-    statement: &scripts::Statement,
+    statement: &scripts::ScriptStatement,
     values: &[Value],
     prepared: &Statement,
-) -> Vec<Argument> {
+) -> Vec<EncodedArgument> {
     let typed = statement.types.iter().zip(values).zip(prepared.params());
     let arguments = typed.map(|((column_type, value), of)| argument(*column_type, value, of));
     arguments.collect()
 }
 
 /// The parameters of a script for a call.
-fn arguments(call: &ProcedureCall, script: &Script, statement: &Statement) -> Vec<Argument> {
+fn arguments(call: &ProcedureCall, script: &Script, statement: &Statement) -> Vec<EncodedArgument> {
     let values = call.parameters(script).into_iter().zip(statement.params());
     let arguments = values.map(|((column_type, value), of)| argument(column_type, &value, of));
     arguments.collect()
 }
 
 /// A value in the binary form of the type that PostgreSQL wants, or as text that it makes one of.
-fn argument(column_type: ColumnType, value: &Value, of: &Type) -> Argument {
+fn argument(column_type: ColumnType, value: &Value, of: &Type) -> EncodedArgument {
     if *value == Value::Null {
-        return Argument::Null;
+        return EncodedArgument::Null;
     }
     let (datum, _) = column_type.datum(value.as_ref());
-    let kind = Kind::of(of.oid());
+    let kind = ValueKind::from_oid(of.oid());
     let mut encoded = Vec::new();
-    if kind != Kind::Other && kind.encode(&datum, &mut encoded).is_ok() {
+    if kind != ValueKind::Other && kind.encode(&datum, &mut encoded).is_ok() {
         // Without the length.
-        return Argument::Binary(encoded.split_off(4));
+        return EncodedArgument::Binary(encoded.split_off(4));
     }
-    Argument::Text(match datum.stored(&mut String::new()) {
+    EncodedArgument::Text(match datum.stored(&mut String::new()) {
         ValueRef::Blob(bytes) => {
             let digits = bytes.iter().map(|byte| format!("{byte:02x}"));
             format!("\\x{}", digits.collect::<String>())
@@ -690,20 +697,20 @@ fn argument(column_type: ColumnType, value: &Value, of: &Type) -> Argument {
         ValueRef::Text(text) => text.to_owned(),
         ValueRef::Integer(integer) => integer.to_string(),
         ValueRef::Real(real) => real.to_string(),
-        ValueRef::Null => return Argument::Null,
+        ValueRef::Null => return EncodedArgument::Null,
     })
 }
 
-impl ToSql for Argument {
+impl ToSql for EncodedArgument {
     fn to_sql(
         &self,
         _: &Type,
         out: &mut BytesMut,
     ) -> Result<IsNull, Box<dyn std::error::Error + Sync + Send>> {
         match self {
-            Argument::Null => return Ok(IsNull::Yes),
-            Argument::Binary(bytes) => out.extend_from_slice(bytes),
-            Argument::Text(text) => out.extend_from_slice(text.as_bytes()),
+            EncodedArgument::Null => return Ok(IsNull::Yes),
+            EncodedArgument::Binary(bytes) => out.extend_from_slice(bytes),
+            EncodedArgument::Text(text) => out.extend_from_slice(text.as_bytes()),
         }
         Ok(IsNull::No)
     }
@@ -714,7 +721,7 @@ impl ToSql for Argument {
 
     fn encode_format(&self, _: &Type) -> Format {
         match self {
-            Argument::Text(_) => Format::Text,
+            EncodedArgument::Text(_) => Format::Text,
             _ => Format::Binary,
         }
     }

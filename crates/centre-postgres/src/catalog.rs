@@ -14,24 +14,24 @@ use super::members::{Members, PARTITIONS};
 use super::publication::PgColumn;
 use super::quote::{ident, qualified};
 use super::trigger_functions::setting_trigger;
-use super::values::Kind;
+use super::values::ValueKind;
 use tidewater_centre::engine::catalog::{
-    ColumnInfo, Numbering, Reference, TableInfo, checks, default_of, is_null,
+    ColumnInfo, ForeignKeyInfo, RowNumbering, TableInfo, checks, default_of, is_null,
 };
 use tidewater_centre::error::CentreError;
 
 /// Everything about user tables, as of one moment.
 #[derive(Debug)]
-pub(crate) struct Catalog {
+pub(crate) struct PostgresCatalog {
     infos: Vec<TableInfo>,
     /// In the same order.
-    pub(super) tables: Vec<Table>,
+    pub(super) tables: Vec<PostgresTable>,
     by_oid: HashMap<u32, usize>,
 }
 
 /// What of a table only PostgreSQL has.
 #[derive(Clone, Debug)]
-pub(super) struct Table {
+pub(super) struct PostgresTable {
     pub(super) oid: u32,
     /// Its name in SQL.
     pub(super) sql_name: String,
@@ -139,20 +139,20 @@ WHERE t.tgrelid = ANY($1)
   AND (NOT t.tgisinternal OR t.tgparentid <> 0 AND t.tgconstraint = 0)
 ORDER BY t.tgrelid, t.tgname";
 
-impl tidewater_centre::engine::catalog::Catalog for Catalog {
+impl tidewater_centre::engine::catalog::CatalogReader for PostgresCatalog {
     fn tables(&self) -> &[TableInfo] {
         &self.infos
     }
 }
 
-impl Catalog {
+impl PostgresCatalog {
     /// Reads the catalog, in the transaction that is open or statement by statement.
-    pub(super) async fn read(client: &impl GenericClient) -> Result<Catalog, CentreError> {
+    pub(super) async fn read(client: &impl GenericClient) -> Result<PostgresCatalog, CentreError> {
         let error = |error| refused("reading the catalog")(error);
         let rows = client.query(TABLES, &[]).await.map_err(error)?;
-        let (infos, tables): (Vec<TableInfo>, Vec<Table>) = rows.iter().map(table).unzip();
+        let (infos, tables): (Vec<TableInfo>, Vec<PostgresTable>) = rows.iter().map(table).unzip();
         let by_oid = tables.iter().enumerate().map(|(at, it)| (it.oid, at));
-        let mut catalog = Catalog {
+        let mut catalog = PostgresCatalog {
             by_oid: by_oid.collect(),
             infos,
             tables,
@@ -182,7 +182,7 @@ impl Catalog {
             if let (Some(columns), Some(parent_columns), Some(at), Some(parent)) = found {
                 let (name, definition): (String, String) = (row.get(7), row.get(8));
                 let cascading = cascading(&catalog.tables[at], &name, &definition);
-                catalog.infos[at].references.push(Reference {
+                catalog.infos[at].references.push(ForeignKeyInfo {
                     columns,
                     parent,
                     parent_columns,
@@ -267,7 +267,7 @@ impl Catalog {
         let base_types: Vec<u32> = rows.iter().map(base).collect();
         let names = client.query(BASE_TYPES, &[&base_types]).await;
         let names = names.map_err(error)?;
-        let names: HashMap<u32, BaseType> = names.iter().map(BaseType::of).collect();
+        let names: HashMap<u32, BaseType> = names.iter().map(BaseType::from_row).collect();
         let mut labels: HashMap<u32, Vec<String>> = HashMap::new();
         for row in &client.query(LABELS, &[]).await.map_err(error)? {
             labels.entry(row.get(0)).or_default().push(row.get(1));
@@ -319,10 +319,10 @@ impl Catalog {
         for (info, table) in self.infos.iter_mut().zip(&self.tables) {
             for (index, column) in table.columns.iter().enumerate() {
                 let check = match (column.kind, column.limit) {
-                    (Kind::Text | Kind::Bpchar, limit) if info.key.contains(&index) => {
+                    (ValueKind::Text | ValueKind::Bpchar, limit) if info.key.contains(&index) => {
                         checks::one_spelling(&info.columns, index, limit)
                     }
-                    (Kind::Text | Kind::Bpchar, Some(limit)) => {
+                    (ValueKind::Text | ValueKind::Bpchar, Some(limit)) => {
                         Some(checks::at_most(&info.columns, index, limit))
                     }
                     _ => None,
@@ -375,7 +375,7 @@ impl Catalog {
     }
 
     /// A table by its OID.
-    pub(super) fn by_oid(&self, oid: u32) -> Option<&Table> {
+    pub(super) fn by_oid(&self, oid: u32) -> Option<&PostgresTable> {
         self.at(oid).map(|at| &self.tables[at])
     }
 }
@@ -383,7 +383,7 @@ impl Catalog {
 const FOREIGN: &str = "a foreign table, whose changes nobody sees here";
 
 /// A table of a row of [`TABLES`].
-fn table(row: &Row) -> (TableInfo, Table) {
+fn table(row: &Row) -> (TableInfo, PostgresTable) {
     let (schema, name, kind): (String, String, String) = (row.get(1), row.get(2), row.get(3));
     let persistence: String = row.get(7);
     let (heir, has_rules): (Option<String>, bool) = (row.get(5), row.get(6));
@@ -413,7 +413,7 @@ fn table(row: &Row) -> (TableInfo, Table) {
         )),
         (None, None, None) => None,
     };
-    let table = Table {
+    let table = PostgresTable {
         oid: row.get(0),
         sql_name: qualified(&schema, &name),
         title: title.clone(),
@@ -450,16 +450,18 @@ fn column(row: &Row, domains: &Domains, names: &HashMap<u32, BaseType>) -> (Colu
     let type_oid: u32 = row.get(5);
     let (base, modifier, domain_not_null) = domains.base(type_oid, row.get(6));
     let base_type = names.get(&base);
-    let kind = Kind::of(base);
+    let kind = ValueKind::from_oid(base);
     let (identity, generated): (String, String) = (row.get(7), row.get(8));
-    let scale = (kind == Kind::Numeric && modifier >= 4).then(|| {
+    let scale = (kind == ValueKind::Numeric && modifier >= 4).then(|| {
         // numeric.c, numeric_typmod_scale: eleven bits with a sign.
         let scale = (((modifier - 4) & 0x7ff) ^ 0x400) - 0x400;
         scale.max(0) as u16
     });
     let limit = match kind {
-        Kind::Text | Kind::Bpchar if modifier >= 4 => Some(modifier - 4),
-        Kind::Time | Kind::Timestamp | Kind::TimestampTz if modifier >= 0 => Some(modifier),
+        ValueKind::Text | ValueKind::Bpchar if modifier >= 4 => Some(modifier - 4),
+        ValueKind::Time | ValueKind::Timestamp | ValueKind::TimestampTz if modifier >= 0 => {
+            Some(modifier)
+        }
         _ => None,
     };
     let default: Option<String> = row.get(10);
@@ -469,10 +471,10 @@ fn column(row: &Row, domains: &Domains, names: &HashMap<u32, BaseType>) -> (Colu
         .as_ref()
         .is_some_and(|it| it.starts_with("nextval("));
     let info = ColumnInfo {
-        is_padded: kind == Kind::Bpchar,
+        is_padded: kind == ValueKind::Bpchar,
         numbering: match (identity.is_empty(), is_serial) {
-            (false, _) => Some(Numbering::Sequence("an identity column")),
-            (true, true) => Some(Numbering::Sequence("numbered by a sequence (serial)")),
+            (false, _) => Some(RowNumbering::Sequence("an identity column")),
+            (true, true) => Some(RowNumbering::Sequence("numbered by a sequence (serial)")),
             (true, false) => None,
         },
         column_type: match base_type.is_some_and(|it| it.write_only) {
@@ -491,14 +493,14 @@ fn column(row: &Row, domains: &Domains, names: &HashMap<u32, BaseType>) -> (Colu
         is_generated,
         is_by_default: true,
         is_ambiguous: match kind {
-            Kind::Numeric => scale.is_none(),
-            Kind::Float4 | Kind::Float8 | Kind::Json | Kind::Jsonb => true,
+            ValueKind::Numeric => scale.is_none(),
+            ValueKind::Float4 | ValueKind::Float8 | ValueKind::Json | ValueKind::Jsonb => true,
             _ => false,
         },
         has_one_spelling: match kind {
-            Kind::Float4 | Kind::Float8 | Kind::Jsonb => false,
-            Kind::Numeric => scale.is_some(),
-            Kind::Other => base_type.is_some_and(|it| it.is_enum),
+            ValueKind::Float4 | ValueKind::Float8 | ValueKind::Jsonb => false,
+            ValueKind::Numeric => scale.is_some(),
+            ValueKind::Other => base_type.is_some_and(|it| it.is_enum),
             _ => row.get(11),
         },
         name: name.clone(),
@@ -530,7 +532,7 @@ struct BaseType {
 }
 
 impl BaseType {
-    fn of(row: &Row) -> (u32, BaseType) {
+    fn from_row(row: &Row) -> (u32, BaseType) {
         let base = BaseType {
             name: row.get(1),
             is_enum: row.get(2),
@@ -574,7 +576,7 @@ fn action(letter: String) -> ForeignKeyAction {
 }
 
 /// The statement after which a foreign key passes on changed keys, unless it does.
-fn cascading(table: &Table, name: &str, definition: &str) -> Option<String> {
+fn cascading(table: &PostgresTable, name: &str, definition: &str) -> Option<String> {
     if definition.contains(" ON UPDATE CASCADE") {
         return None;
     }

@@ -15,7 +15,7 @@ use tokio_postgres::error::{DbError, Severity, SqlState};
 use tokio_postgres::types::Type;
 use tokio_postgres::{AsyncMessage, Client, Config, CopyInSink, NoTls, Statement};
 
-use super::calls::Prepared;
+use super::calls::PreparedProcedure;
 use super::entry;
 use super::interrupt::{Canceller, Interruption};
 use super::pooler::{MARK, Pooler};
@@ -46,7 +46,7 @@ const ASK: u32 = 3;
 
 /// Where the database is, and how it is spoken to.
 #[derive(Clone, Debug)]
-pub(super) struct Address {
+pub(super) struct DatabaseAddress {
     config: Config,
     tls: Option<Tls>,
     /// What stands between, and what is done about it.
@@ -55,10 +55,10 @@ pub(super) struct Address {
     pub(super) canceller: Canceller,
 }
 
-impl Address {
+impl DatabaseAddress {
     /// The same, sharing nothing with the connections of this one.
-    pub(super) fn alone(&self) -> Address {
-        Address {
+    pub(super) fn alone(&self) -> DatabaseAddress {
+        DatabaseAddress {
             canceller: Canceller::default(),
             ..self.clone()
         }
@@ -66,8 +66,8 @@ impl Address {
 }
 
 /// Reads a URL and puts the settings on it that our sessions rely on.
-pub(super) fn address(url: &str) -> Result<Address, CentreError> {
-    let (plain, wishes) = tls::Wishes::split(url);
+pub(super) fn address(url: &str) -> Result<DatabaseAddress, CentreError> {
+    let (plain, wishes) = tls::TlsOptions::split(url);
     let read = |plain: &str| {
         Config::from_str(plain).map_err(|error| CentreError::Configuration {
             // The URL may hold a password: say what is wrong with it, not what it is.
@@ -140,9 +140,9 @@ pub(super) fn address(url: &str) -> Result<Address, CentreError> {
     if config.get_connect_timeout().is_none() {
         config.connect_timeout(CONNECT_TIMEOUT);
     }
-    let pooler = Pooler::of(config.clone(), &options);
+    let pooler = Pooler::from_options(config.clone(), &options);
     config.options(options);
-    Ok(Address {
+    Ok(DatabaseAddress {
         config,
         tls,
         pooler,
@@ -152,7 +152,7 @@ pub(super) fn address(url: &str) -> Result<Address, CentreError> {
 
 /// What holds for the transactions of a connection, until something else is set.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Settings {
+struct TransactionSettings {
     /// They only read.
     read_only: bool,
     /// How long a statement may take; `None`: as long as one of a sync.
@@ -180,7 +180,7 @@ impl WarningCount {
 }
 
 /// A connection with its prepared statements.
-pub(crate) struct Connection {
+pub(crate) struct PostgresConnection {
     client: Client,
     statements: HashMap<String, Statement>,
     /// The process that serves it.
@@ -191,23 +191,23 @@ pub(crate) struct Connection {
     /// How long it waits for locks.
     patience_ms: u64,
     /// What holds for its transactions; `None` if that is not known.
-    settings: Option<Settings>,
+    settings: Option<TransactionSettings>,
     /// Procedures that were called, by their address.
-    pub(super) procedures: HashMap<usize, Arc<Prepared>>,
+    pub(super) procedures: HashMap<usize, Arc<PreparedProcedure>>,
     /// Ends what runs on it.
     interruption: Arc<Interruption>,
-    /// See [`Connection::copy_in`].
+    /// See [`PostgresConnection::copy_in`].
     out_of_step: AtomicBool,
     /// Whether a transaction may be open that nobody is running any more: a job
     /// failed, or was dropped in the middle.
     unfinished: bool,
 }
 
-impl Connection {
+impl PostgresConnection {
     /// Connects once more to a database that did let us in. What keeps us out now may be
     /// put right while we are running.
-    pub(super) async fn open(address: &Address) -> Result<Connection, CentreError> {
-        let opened = Connection::first(address).await;
+    pub(super) async fn open(address: &DatabaseAddress) -> Result<PostgresConnection, CentreError> {
+        let opened = PostgresConnection::first(address).await;
         opened.map_err(|error| CentreError::Unavailable {
             message: match error {
                 CentreError::Unavailable { message } => message,
@@ -221,21 +221,23 @@ impl Connection {
     /// # Errors
     /// [`CentreError::Configuration`] if somebody has to put something right,
     /// [`CentreError::Unavailable`] if it may succeed later.
-    pub(super) async fn first(address: &Address) -> Result<Connection, CentreError> {
+    pub(super) async fn first(
+        address: &DatabaseAddress,
+    ) -> Result<PostgresConnection, CentreError> {
         let config = &address.config;
         let warnings = WarningCount::default();
         let client = address.pooler.enter(address, &warnings).await?;
         entry::let_triggers_fire(&client, config).await?;
         let backend = client.query_one("SELECT pg_catalog.pg_backend_pid()", &[]);
         let backend = backend.await.map_err(refused("connecting"))?.get(0);
-        let interruption = Interruption::of(address, backend);
-        Ok(Connection {
+        let interruption = Interruption::new(address, backend);
+        Ok(PostgresConnection {
             client,
             backend,
             warnings,
             timeout: address.pooler.timeout(),
             patience_ms: PATIENCE_MS,
-            settings: Some(Settings::default()),
+            settings: Some(TransactionSettings::default()),
             procedures: HashMap::new(),
             interruption,
             statements: HashMap::new(),
@@ -250,7 +252,10 @@ impl Connection {
     }
 
     /// Runs a job. What it leaves behind on an error is undone.
-    pub(super) async fn run<T>(&mut self, job: Job<Connection, T>) -> Result<T, CentreError> {
+    pub(super) async fn run<T>(
+        &mut self,
+        job: Job<PostgresConnection, T>,
+    ) -> Result<T, CentreError> {
         self.enter().await?;
         let result = job(self).await;
         self.leave(result).await
@@ -290,12 +295,13 @@ impl Connection {
             let ms = u64::try_from(it.as_millis()).unwrap_or(u64::MAX);
             ms.clamp(1, STATEMENT_TIMEOUT_MS).next_power_of_two()
         });
-        let wanted = Settings {
+        let wanted = TransactionSettings {
             read_only,
             timeout_ms,
         };
         let before = self.settings.replace(wanted);
-        let differs = |of: fn(Settings) -> Option<u64>| before.map(of) != Some(of(wanted));
+        let differs =
+            |of: fn(TransactionSettings) -> Option<u64>| before.map(of) != Some(of(wanted));
         let mut set = String::new();
         if differs(|it| Some(u64::from(it.read_only))) {
             let on = if read_only { "on" } else { "off" };
@@ -420,7 +426,7 @@ impl Connection {
     }
 }
 
-impl Address {
+impl DatabaseAddress {
     /// Connects, and drives the connection on a task of its own until it is dropped.
     pub(super) async fn dial(
         &self,

@@ -3,33 +3,34 @@
 use std::sync::{Arc, PoisonError};
 
 use super::calls::PostgresCalls;
-use super::connection::Connection;
+use super::connection::PostgresConnection;
 use super::download::DatabaseSnapshot;
-use super::interrupt::Interrupter;
+use super::interrupt::PostgresInterrupter;
 use super::publication::{Publication, PublishedTable};
 use super::rows::UploadRows;
 use super::waits::watched;
-use super::{Postgres, Served, Shared, download, fill_random, tracked};
+use super::{PostgresCentre, PostgresShared, Served, download, fill_random, tracked};
 use tidewater_centre::centre::CentreResult;
-use tidewater_centre::download::{DownloadJob, Downloaded, Downloading};
+use tidewater_centre::download::{DownloadJob, Downloaded, RunningDownloads};
 use tidewater_centre::engine;
-use tidewater_centre::engine::database::{Database, Job, Lane};
-use tidewater_centre::engine::download::Reading;
-use tidewater_centre::engine::follow::Changes;
+use tidewater_centre::engine::database::{Database, Job, WorkerConnection};
+use tidewater_centre::engine::download::SnapshotReading;
+use tidewater_centre::engine::follow::CommittedChanges;
 use tidewater_centre::error::CentreError;
 use tidewater_centre::trying::{ScriptTrial, TriedScript};
 use tidewater_centre::upload::{SyncUpload, UploadOutcome};
 use tidewater_centre::{
-    CallOutcome, Choice, Interrupt, ProcedureCall, RefusedChoice, ScriptRun, SettleOutcome,
+    CallInterrupt, CallOutcome, ConflictChoice, ProcedureCall, RefusedChoice, ScriptRun,
+    SettleOutcome,
 };
 
 /// A connection that runs syncs.
-pub(crate) struct PostgresLane {
-    connection: Connection,
-    shared: Arc<Shared>,
+pub(crate) struct PostgresWorkerConnection {
+    connection: PostgresConnection,
+    shared: Arc<PostgresShared>,
 }
 
-impl PostgresLane {
+impl PostgresWorkerConnection {
     /// Begins a sync.
     async fn enter(&mut self, now_ms: i64) -> Result<(), CentreError> {
         self.connection.enter().await?;
@@ -38,8 +39,8 @@ impl PostgresLane {
     }
 }
 
-impl Lane for PostgresLane {
-    type Connection = Connection;
+impl WorkerConnection for PostgresWorkerConnection {
+    type Connection = PostgresConnection;
     type Table = PublishedTable;
 
     fn served(&self) -> Arc<Served> {
@@ -53,12 +54,15 @@ impl Lane for PostgresLane {
 
     fn renew(&mut self) -> CentreResult<'_, ()> {
         Box::pin(async move {
-            self.connection = Connection::open(&self.shared.address).await?;
+            self.connection = PostgresConnection::open(&self.shared.address).await?;
             Ok(())
         })
     }
 
-    fn run<'a, T: Send + 'static>(&'a mut self, job: Job<Connection, T>) -> CentreResult<'a, T> {
+    fn run<'a, T: Send + 'static>(
+        &'a mut self,
+        job: Job<PostgresConnection, T>,
+    ) -> CentreResult<'a, T> {
         Box::pin(self.connection.run(job))
     }
 
@@ -78,7 +82,7 @@ impl Lane for PostgresLane {
         })
     }
 
-    fn settle_conflict(&mut self, choice: Choice) -> CentreResult<'_, SettleOutcome> {
+    fn settle_conflict(&mut self, choice: ConflictChoice) -> CentreResult<'_, SettleOutcome> {
         let now_ms = choice.now_ms;
         Box::pin(async move {
             self.enter(now_ms).await?;
@@ -140,13 +144,13 @@ impl Lane for PostgresLane {
         })
     }
 
-    fn interrupter(&self) -> Arc<dyn Interrupt> {
-        Arc::new(Interrupter(self.connection.interruption()))
+    fn interrupter(&self) -> Arc<dyn CallInterrupt> {
+        Arc::new(PostgresInterrupter(self.connection.interruption()))
     }
 
     fn download<'a, 'd: 'a>(
         &'a mut self,
-        downloads: Vec<Downloading<'d>>,
+        downloads: Vec<RunningDownloads<'d>>,
     ) -> CentreResult<'a, Downloaded> {
         Box::pin(async move {
             let mut downloads = downloads;
@@ -159,37 +163,37 @@ impl Lane for PostgresLane {
                 self.shared.waits.in_vain(now_ms);
             }
             match result {
-                Ok(Reading {
+                Ok(SnapshotReading {
                     outcomes,
                     is_broken: true,
                 }) => {
                     self.connection.abandon().await;
                     Ok(outcomes)
                 }
-                Ok(Reading { outcomes, .. }) => self.connection.leave(Ok(outcomes)).await,
+                Ok(SnapshotReading { outcomes, .. }) => self.connection.leave(Ok(outcomes)).await,
                 Err(error) => self.connection.leave(Err(error)).await,
             }
         })
     }
 }
 
-impl Database for Postgres {
-    type Lane = PostgresLane;
+impl Database for PostgresCentre {
+    type Lane = PostgresWorkerConnection;
 
-    fn open_lane(&self) -> CentreResult<'_, PostgresLane> {
+    fn open_lane(&self) -> CentreResult<'_, PostgresWorkerConnection> {
         Box::pin(async move {
-            Ok(PostgresLane {
-                connection: Connection::open(&self.shared.address).await?,
+            Ok(PostgresWorkerConnection {
+                connection: PostgresConnection::open(&self.shared.address).await?,
                 shared: self.shared.clone(),
             })
         })
     }
 
-    fn run<T: Send + 'static>(&self, job: Job<Connection, T>) -> CentreResult<'_, T> {
+    fn run<T: Send + 'static>(&self, job: Job<PostgresConnection, T>) -> CentreResult<'_, T> {
         Box::pin(async move { self.shared.pool.get().await?.run(job).await })
     }
 
-    fn run_apart<T: Send + 'static>(&self, job: Job<Connection, T>) -> CentreResult<'_, T> {
+    fn run_apart<T: Send + 'static>(&self, job: Job<PostgresConnection, T>) -> CentreResult<'_, T> {
         self.run(job)
     }
 
@@ -206,7 +210,11 @@ impl Database for Postgres {
         self.shared.served()
     }
 
-    fn follow(&self, served: Arc<Served>, since: Option<Vec<u8>>) -> CentreResult<'_, Changes> {
+    fn follow(
+        &self,
+        served: Arc<Served>,
+        since: Option<Vec<u8>>,
+    ) -> CentreResult<'_, CommittedChanges> {
         Box::pin(async move {
             let shared = &self.shared;
             shared
@@ -224,10 +232,10 @@ impl Database for Postgres {
 /// Several at once as long as nobody's rows are read under a role: that holds for all of a
 /// transaction. Who syncs is said for each.
 async fn read_downloads(
-    connection: &mut Connection,
-    shared: &Shared,
-    downloads: &mut [Downloading<'_>],
-) -> Result<Reading, CentreError> {
+    connection: &mut PostgresConnection,
+    shared: &PostgresShared,
+    downloads: &mut [RunningDownloads<'_>],
+) -> Result<SnapshotReading, CentreError> {
     let jobs: Vec<&DownloadJob> = downloads.iter().map(|it| &it.job).collect();
     let publications = download::publications(shared, &jobs)?;
     let acts = publications.iter().any(|it| it.act_as.is_some());
@@ -235,7 +243,7 @@ async fn read_downloads(
         let of_first = jobs[0].subscriptions.len();
         let (first, rest) = downloads.split_at_mut(1);
         let reading = read_some(connection, shared, first, &publications[..of_first]).await?;
-        return Ok(Reading {
+        return Ok(SnapshotReading {
             outcomes: reading
                 .outcomes
                 .into_iter()
@@ -248,11 +256,11 @@ async fn read_downloads(
 }
 
 async fn read_some(
-    connection: &mut Connection,
-    shared: &Shared,
-    downloads: &mut [Downloading<'_>],
+    connection: &mut PostgresConnection,
+    shared: &PostgresShared,
+    downloads: &mut [RunningDownloads<'_>],
     publications: &[Arc<Publication>],
-) -> Result<Reading, CentreError> {
+) -> Result<SnapshotReading, CentreError> {
     let jobs: Vec<&DownloadJob> = downloads.iter().map(|it| &it.job).collect();
     let mut snapshot = DatabaseSnapshot::open(connection, shared, &jobs, publications).await?;
     engine::download::download(&mut snapshot, downloads).await

@@ -17,10 +17,10 @@ use tidewater_protocol::{Datum, Value};
 
 use self::read::Reader;
 pub(super) use self::read::held_rows;
-use super::Shared;
-use super::acting::{Acting, RoleQuery};
+use super::PostgresShared;
+use super::acting::{AssumedRole, RoleQuery};
 use super::array::Array;
-use super::connection::{Connection, refused};
+use super::connection::{PostgresConnection, refused};
 use super::members;
 use super::publication::{Publication, PublishedTable, TableRule};
 use super::scope::{ScopeQueries, partition_arrays};
@@ -28,13 +28,16 @@ use super::triggers::LogSpec;
 use super::watermark::snapshot;
 use tidewater_centre::centre::CentreResult;
 use tidewater_centre::download::{DownloadJob, DownloadSubscription};
-use tidewater_centre::engine::connection::{Answer, Connection as _, Own};
-use tidewater_centre::engine::download::{
-    Held, Mark, Opened, Order, Part, Place, Snapshot, TakeKey, TakeRow,
+use tidewater_centre::engine::connection::{
+    DatabaseConnection as _, StatementResult, SystemStatement,
 };
-use tidewater_centre::engine::scope::{Purpose, ScopeChange, Serials, Standing};
+use tidewater_centre::engine::download::{
+    DownloadSnapshot, DurableMark, KeyOrder, OpenedSubscription, RuleHolding, RuleRows, TablePlace,
+    TakeKey, TakeRow,
+};
+use tidewater_centre::engine::scope::{ScopeChange, ScopePurpose, SerialValidity, Serials};
 use tidewater_centre::engine::scripts;
-use tidewater_centre::engine::watermark::Presented;
+use tidewater_centre::engine::watermark::PresentedCheckpoint;
 use tidewater_centre::error::CentreError;
 use tidewater_centre::scope::{self, HeldRule, Partitions, Scope};
 
@@ -65,17 +68,17 @@ pub(super) const WHO: &str = "SELECT pg_catalog.set_config('tidewater.username',
   pg_catalog.set_config('tidewater.remote_id', $2, true)";
 
 /// What a remote presented and holds, as far as it can be understood.
-struct Known<'c> {
-    presented: Presented<'c>,
+struct PresentedState<'c> {
+    presented: PresentedCheckpoint<'c>,
     snapshot: String,
 }
 
-/// See [`Snapshot`].
+/// See [`DownloadSnapshot`].
 pub(super) struct DatabaseSnapshot<'p> {
-    connection: &'p mut Connection,
-    shared: &'p Shared,
+    connection: &'p mut PostgresConnection,
+    shared: &'p PostgresShared,
     publications: &'p [Arc<Publication>],
-    opened: Vec<Opened>,
+    opened: Vec<OpenedSubscription>,
     /// By subscription.
     logs: Vec<LogReading>,
     /// Who syncs, by job: user and remote.
@@ -93,14 +96,14 @@ struct LogReading {
     /// See [`own_version`].
     own_version: String,
     /// Reads the application's tables.
-    acting: Acting,
+    acting: AssumedRole,
 }
 
 impl<'p> DatabaseSnapshot<'p> {
     /// Opens the snapshot, and looks what each subscription has.
     pub(super) async fn open(
-        connection: &'p mut Connection,
-        shared: &'p Shared,
+        connection: &'p mut PostgresConnection,
+        shared: &'p PostgresShared,
         jobs: &[&DownloadJob],
         publications: &'p [Arc<Publication>],
     ) -> Result<DatabaseSnapshot<'p>, CentreError> {
@@ -120,12 +123,12 @@ impl<'p> DatabaseSnapshot<'p> {
         })
     }
 
-    fn table(&self, place: Place) -> &'p PublishedTable {
+    fn table(&self, place: TablePlace) -> &'p PublishedTable {
         &self.publications[place.subscription].tables[place.table]
     }
 
     /// Says for whom rows are read from now on: policies and functions of the application may look.
-    async fn say_who(&mut self, place: Place) -> Result<(), CentreError> {
+    async fn say_who(&mut self, place: TablePlace) -> Result<(), CentreError> {
         let job = self.logs[place.subscription].job;
         if self.said == job {
             return Ok(());
@@ -140,7 +143,7 @@ impl<'p> DatabaseSnapshot<'p> {
     }
 
     /// Reads a table as the remote sees it.
-    fn reader(&self, place: Place) -> Reader<'p> {
+    fn reader(&self, place: TablePlace) -> Reader<'p> {
         Reader {
             acting: self.logs[place.subscription].acting.clone(),
             ..self.ourselves(place)
@@ -148,20 +151,20 @@ impl<'p> DatabaseSnapshot<'p> {
     }
 
     /// Reads all of a table.
-    fn ourselves(&self, place: Place) -> Reader<'p> {
+    fn ourselves(&self, place: TablePlace) -> Reader<'p> {
         Reader {
             table: self.table(place),
-            acting: Acting::default(),
+            acting: AssumedRole::default(),
         }
     }
 }
 
-impl Snapshot for DatabaseSnapshot<'_> {
-    fn take_opened(&mut self) -> Vec<Opened> {
+impl DownloadSnapshot for DatabaseSnapshot<'_> {
+    fn take_opened(&mut self) -> Vec<OpenedSubscription> {
         std::mem::take(&mut self.opened)
     }
 
-    fn mark(&mut self, now_ms: i64, changes: Vec<ScopeChange>) -> CentreResult<'_, Mark> {
+    fn mark(&mut self, now_ms: i64, changes: Vec<ScopeChange>) -> CentreResult<'_, DurableMark> {
         Box::pin(async move {
             let id = self.shared.marks.ask(now_ms).await?;
             let mut serials = Vec::with_capacity(changes.len());
@@ -172,23 +175,23 @@ impl Snapshot for DatabaseSnapshot<'_> {
                     serials.push(change.noted(&noted)?);
                 }
             }
-            Ok(Mark { id, serials })
+            Ok(DurableMark { id, serials })
         })
     }
 
-    fn row_estimate(&self, place: Place) -> u64 {
+    fn row_estimate(&self, place: TablePlace) -> u64 {
         self.table(place).row_estimate
     }
 
-    fn may_weigh(&mut self, place: Place, bytes: u64) -> CentreResult<'_, bool> {
+    fn may_weigh(&mut self, place: TablePlace, bytes: u64) -> CentreResult<'_, bool> {
         let reader = self.ourselves(place);
         Box::pin(async move { reader.may_weigh(self.connection, bytes).await })
     }
 
     fn rows<'s>(
         &'s mut self,
-        place: Place,
-        part: &'s Part<'s>,
+        place: TablePlace,
+        part: &'s RuleRows<'s>,
         take: TakeRow<'s>,
     ) -> CentreResult<'s, ()> {
         Box::pin(async move {
@@ -205,7 +208,7 @@ impl Snapshot for DatabaseSnapshot<'_> {
         })
     }
 
-    fn is_same_for_all(&mut self, place: Place) -> CentreResult<'_, bool> {
+    fn is_same_for_all(&mut self, place: TablePlace) -> CentreResult<'_, bool> {
         Box::pin(async move {
             let oid = self.table(place).oid;
             let asked = self.connection.prepare(HAS_POLICIES, &[]).await?;
@@ -215,7 +218,7 @@ impl Snapshot for DatabaseSnapshot<'_> {
         })
     }
 
-    fn own(&mut self, statements: Vec<Own>) -> CentreResult<'_, Vec<Answer>> {
+    fn own(&mut self, statements: Vec<SystemStatement>) -> CentreResult<'_, Vec<StatementResult>> {
         Box::pin(async move {
             let what = "reading a scope that was handed out";
             self.connection.flight(what, &statements).await
@@ -224,9 +227,9 @@ impl Snapshot for DatabaseSnapshot<'_> {
 
     fn changes<'s>(
         &'s mut self,
-        place: Place,
+        place: TablePlace,
         asked: &'s [Option<Vec<&'s [u8]>>],
-        order: Option<&'s Order<'s>>,
+        order: Option<&'s KeyOrder<'s>>,
         take: TakeKey<'s>,
     ) -> CentreResult<'s, ()> {
         Box::pin(async move {
@@ -246,8 +249,8 @@ impl Snapshot for DatabaseSnapshot<'_> {
 
     fn script<'s>(
         &'s mut self,
-        place: Place,
-        statement: &'s scripts::Statement,
+        place: TablePlace,
+        statement: &'s scripts::ScriptStatement,
         values: &'s [Value],
         take: TakeRow<'s>,
     ) -> CentreResult<'s, ()> {
@@ -262,7 +265,7 @@ impl Snapshot for DatabaseSnapshot<'_> {
 
     fn by_keys<'s>(
         &'s mut self,
-        place: Place,
+        place: TablePlace,
         keys: &'s [Vec<Datum<'s>>],
         take: TakeKey<'s>,
     ) -> CentreResult<'s, ()> {
@@ -287,7 +290,7 @@ impl Snapshot for DatabaseSnapshot<'_> {
 
 /// The publications of some jobs, one for each subscription.
 pub(super) fn publications(
-    shared: &Shared,
+    shared: &PostgresShared,
     jobs: &[&DownloadJob],
 ) -> Result<Vec<Arc<Publication>>, CentreError> {
     let names = jobs.iter().flat_map(|job| &job.subscriptions);
@@ -299,13 +302,13 @@ pub(super) fn publications(
 /// Policies may look at the user for whom the server reads.
 const HAS_POLICIES: &str = "SELECT relrowsecurity FROM pg_catalog.pg_class WHERE oid = $1";
 
-type Found = Vec<(Opened, LogReading)>;
+type Found = Vec<(OpenedSubscription, LogReading)>;
 
 /// Opens the snapshot; first takes in the partitions that came or went, if it can be done
 /// at once. If not, their tables go whole.
 async fn open_adopting(
-    connection: &mut Connection,
-    shared: &Shared,
+    connection: &mut PostgresConnection,
+    shared: &PostgresShared,
     jobs: &[&DownloadJob],
     publications: &[Arc<Publication>],
 ) -> Result<Found, CentreError> {
@@ -343,8 +346,8 @@ async fn open_adopting(
 /// Opens the snapshot and finds out what each subscription needs; with the change logs
 /// whose table has other partitions than are tracked.
 async fn open(
-    connection: &mut Connection,
-    shared: &Shared,
+    connection: &mut PostgresConnection,
+    shared: &PostgresShared,
     jobs: &[&DownloadJob],
     publications: &[Arc<Publication>],
 ) -> Result<(Found, Vec<i32>), CentreError> {
@@ -359,13 +362,13 @@ async fn open(
         let (own, others) = rest.split_at(job.subscriptions.len());
         rest = others;
         let own: Vec<&Publication> = own.iter().map(|it| &**it).collect();
-        let queries = ScopeQueries::prepare(connection, &job.context, &own, Purpose::Reading);
+        let queries = ScopeQueries::prepare(connection, &job.context, &own, ScopePurpose::Reading);
         let queries = queries.await?;
         let mut roles = Vec::with_capacity(own.len());
         for publication in own {
             roles.push(RoleQuery::prepare(connection, &job.context, publication).await?);
         }
-        asking.push(Asking {
+        asking.push(JobQuestions {
             user: &job.context.user,
             remote: job.context.remote_id.to_string(),
             queries,
@@ -374,9 +377,13 @@ async fn open(
     }
     let served = distinct(publications);
     let state = connection.prepare(STATE, &[]).await?;
-    let partitioned = Partitioned::of(connection, &served).await?;
-    let helds: Vec<Option<Known<'_>>> = subscriptions.iter().map(|(_, it)| Known::of(it)).collect();
-    let news = News::of(connection, &served, publications, &subscriptions, &helds).await?;
+    let partitioned = MembersQuestion::prepare(connection, &served).await?;
+    let helds: Vec<Option<PresentedState<'_>>> = subscriptions
+        .iter()
+        .map(|(_, it)| PresentedState::from_subscription(it))
+        .collect();
+    let news =
+        NewsQuestion::prepare(connection, &served, publications, &subscriptions, &helds).await?;
     let client = connection.client();
     let known = || helds.iter().map(Option::as_ref);
     let marks = known().map(|it| it.map(|it| it.presented.watermark.mark.as_slice()));
@@ -403,7 +410,7 @@ async fn open(
             join(
                 join(
                     join_all(news.iter().map(|it| it.ask(client))),
-                    Partitioned::changed(partitioned.as_ref(), client),
+                    MembersQuestion::changed(partitioned.as_ref(), client),
                 ),
                 join_all(asking.iter().map(|it| it.ask(client, &who))),
             ),
@@ -441,12 +448,14 @@ async fn open(
         let mut restarted: Vec<i32> = row.get(3);
         restarted.extend(&strange);
         let tables = publication.tables.iter().flat_map(|it| &it.rules);
-        let rules = tables.zip(&*publication.rules).map(|(table, rule)| Held {
-            place: held.as_ref().and_then(|it| it.presented.place(rule.id)),
-            is_traced: marked_ms.is_some()
-                && table.log.is_some()
-                && !restarted.contains(&table.log_id),
-        });
+        let rules = tables
+            .zip(&*publication.rules)
+            .map(|(table, rule)| RuleHolding {
+                place: held.as_ref().and_then(|it| it.presented.place(rule.id)),
+                is_traced: marked_ms.is_some()
+                    && table.log.is_some()
+                    && !restarted.contains(&table.log_id),
+            });
         let rules = rules.collect();
         let (job, subscription) = subscriptions[number];
         let serial = subscription.checkpoint.as_ref().map(|it| it.serial);
@@ -461,13 +470,13 @@ async fn open(
                 .has_news_of_many(connection, publication, &scope, &own)
                 .await?;
         }
-        let opened = Opened {
+        let opened = OpenedSubscription {
             published: publication.published(),
             position: row.get::<_, String>(1).into_bytes(),
             scope,
             role: acting.role().to_owned(),
             held: rules,
-            standing: Standing::of(serial, serials(row)),
+            standing: SerialValidity::from_serials(serial, serials(row)),
             news,
             marked_ms,
             safe_until: safe_time.map_or(0, |it| it.for_remote(last_download)),
@@ -495,7 +504,7 @@ fn distinct(publications: &[Arc<Publication>]) -> Vec<&Publication> {
 }
 
 /// What is asked for one job, in the name of its user.
-struct Asking<'j> {
+struct JobQuestions<'j> {
     user: &'j str,
     remote: String,
     queries: ScopeQueries<'j>,
@@ -503,13 +512,13 @@ struct Asking<'j> {
     roles: Vec<RoleQuery>,
 }
 
-impl Asking<'_> {
+impl JobQuestions<'_> {
     /// Says who syncs, and asks what he holds and under which roles he reads.
     async fn ask(
         &self,
         client: &Client,
         who: &Statement,
-    ) -> Result<(Vec<Arc<Partitions>>, Vec<Acting>), CentreError> {
+    ) -> Result<(Vec<Arc<Partitions>>, Vec<AssumedRole>), CentreError> {
         let parameters: [&(dyn ToSql + Sync); 2] = [&self.user, &self.remote];
         let roles = self.roles.iter().map(|role| role.ask(client));
         let (said, results, roles) = join3(
@@ -557,16 +566,16 @@ fn begin(publications: &[&Publication]) -> String {
 }
 
 /// The question whether partitioned tables still have the partitions that are tracked.
-struct Partitioned {
+struct MembersQuestion {
     statement: Statement,
     logs: Vec<i32>,
 }
 
-impl Partitioned {
-    async fn of(
-        connection: &mut Connection,
+impl MembersQuestion {
+    async fn prepare(
+        connection: &mut PostgresConnection,
         publications: &[&Publication],
-    ) -> Result<Option<Partitioned>, CentreError> {
+    ) -> Result<Option<MembersQuestion>, CentreError> {
         let tables = publications.iter().flat_map(|it| &it.tables);
         let logs = tables.flat_map(|it| &it.rules);
         let logs = logs.filter(|rule| rule.log.as_ref().is_some_and(|log| log.partitioned));
@@ -575,7 +584,7 @@ impl Partitioned {
             return Ok(None);
         }
         let statement = connection.prepare(&members::changed(), &[]).await?;
-        Ok(Some(Partitioned { statement, logs }))
+        Ok(Some(MembersQuestion { statement, logs }))
     }
 
     async fn changed(this: Option<&Self>, client: &Client) -> Result<Vec<i32>, CentreError> {
@@ -589,7 +598,7 @@ impl Partitioned {
 }
 
 /// The partitions of a rule in a statement: each part begins with what joins it to what is before.
-struct Asked {
+struct PartitionJoin {
     /// Array parameters.
     parameters: String,
     /// The names `s0`, `s1` and so on, unnested.
@@ -598,10 +607,10 @@ struct Asked {
     conditions: String,
 }
 
-impl Asked {
+impl PartitionJoin {
     /// Of a rule whose partition values are parameters from `first` on.
-    fn of(rule: &TableRule, first: usize) -> Asked {
-        let mut asked = Asked {
+    fn for_rule(rule: &TableRule, first: usize) -> PartitionJoin {
+        let mut asked = PartitionJoin {
             parameters: String::new(),
             names: String::new(),
             conditions: String::new(),
@@ -622,7 +631,7 @@ impl Asked {
 /// `$1` the watermark's snapshot, `$2` its xmin, `$3` the upload's own version,
 /// partition values from the parameter `first` on.
 pub(super) fn new_entries(rule: &TableRule, first: usize) -> String {
-    let asked = Asked::of(rule, first);
+    let asked = PartitionJoin::for_rule(rule, first);
     let mut from = String::new();
     if !rule.columns.is_empty() {
         let (parameters, names) = (&asked.parameters[2..], &asked.names[2..]);
@@ -651,7 +660,7 @@ fn own_version(subscription: &DownloadSubscription) -> String {
 }
 
 /// The question for which of some subscriptions the log of a rule has anything new.
-struct News {
+struct NewsQuestion {
     statement: Statement,
     /// Of the subscriptions that may: their numbers, the snapshots that they know, the versions that
     /// they leave out; for each partition that they hold.
@@ -661,15 +670,15 @@ struct News {
     partitions: Vec<Array>,
 }
 
-impl News {
+impl NewsQuestion {
     /// The questions that have to be asked.
-    async fn of(
-        connection: &mut Connection,
+    async fn prepare(
+        connection: &mut PostgresConnection,
         served: &[&Publication],
         publications: &[Arc<Publication>],
         subscriptions: &[(usize, &DownloadSubscription)],
-        helds: &[Option<Known<'_>>],
-    ) -> Result<Vec<News>, CentreError> {
+        helds: &[Option<PresentedState<'_>>],
+    ) -> Result<Vec<NewsQuestion>, CentreError> {
         let mut questions = Vec::new();
         for publication in served {
             let tables = publication.tables.iter().flat_map(|it| &it.rules);
@@ -688,12 +697,12 @@ impl News {
                     };
                     match &held.partitions {
                         _ if table.columns.is_empty() => numbers.push(number),
-                        scope::Held::Listed(partitions) => {
+                        scope::HeldPartitions::Listed(partitions) => {
                             numbers.extend(partitions.iter().map(|_| number));
                             listed.extend(partitions.iter().map(Vec::as_slice));
                         }
                         // Of many it is asked when it is known whether they are still the same.
-                        scope::Held::Digest(_) => {}
+                        scope::HeldPartitions::Digest(_) => {}
                     }
                 }
                 if numbers.is_empty() {
@@ -702,7 +711,7 @@ impl News {
                 let known = |&number: &usize| helds[number].as_ref();
                 let snapshots = numbers.iter().filter_map(known);
                 let own_versions = numbers.iter().map(|&it| own_version(subscriptions[it].1));
-                questions.push(News {
+                questions.push(NewsQuestion {
                     statement: connection.prepare(&news(table), &[]).await?,
                     snapshots: snapshots.map(|it| it.snapshot.clone()).collect(),
                     own_versions: own_versions.collect(),
@@ -728,14 +737,14 @@ impl News {
     }
 }
 
-/// The text of [`News`]. By the log's index for each partition, however many entries there are:
+/// The text of [`NewsQuestion`]. By the log's index for each partition, however many entries there are:
 /// LIMIT keeps PostgreSQL from reading all of the log once instead.
 fn news(rule: &TableRule) -> String {
-    let Asked {
+    let PartitionJoin {
         parameters,
         names,
         conditions,
-    } = Asked::of(rule, 4);
+    } = PartitionJoin::for_rule(rule, 4);
     format!(
         "SELECT s.n FROM (SELECT n, known::pg_snapshot AS known, \
          pg_catalog.pg_snapshot_xmin(known::pg_snapshot) AS low, own::xid8 AS own{names} \
@@ -747,12 +756,15 @@ fn news(rule: &TableRule) -> String {
     )
 }
 
-impl<'c> Known<'c> {
+impl<'c> PresentedState<'c> {
     /// What a remote presented, unless it presented nothing, or something of another database.
-    fn of(subscription: &'c DownloadSubscription) -> Option<Known<'c>> {
-        let presented = subscription.checkpoint.as_ref().and_then(Presented::of)?;
+    fn from_subscription(subscription: &'c DownloadSubscription) -> Option<PresentedState<'c>> {
+        let presented = subscription
+            .checkpoint
+            .as_ref()
+            .and_then(PresentedCheckpoint::from_checkpoint)?;
         let snapshot = snapshot(&presented.watermark.position)?.to_owned();
-        Some(Known {
+        Some(PresentedState {
             presented,
             snapshot,
         })
@@ -762,7 +774,7 @@ impl<'c> Known<'c> {
     /// partitions. If these changed, everybody knows that there is something to do.
     async fn has_news_of_many(
         &self,
-        connection: &mut Connection,
+        connection: &mut PostgresConnection,
         publication: &Publication,
         scope: &Scope,
         own_version: &str,
@@ -771,7 +783,8 @@ impl<'c> Known<'c> {
         let rules = tables.zip(&*publication.rules).zip(&scope.rules);
         for ((table, rule), now) in rules {
             let held = self.presented.held(rule.id).filter(|_| table.log.is_some());
-            let is_digest = |held: &HeldRule| matches!(held.partitions, scope::Held::Digest(_));
+            let is_digest =
+                |held: &HeldRule| matches!(held.partitions, scope::HeldPartitions::Digest(_));
             if !held.is_some_and(is_digest) {
                 continue;
             }

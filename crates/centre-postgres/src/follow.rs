@@ -10,14 +10,14 @@ use tokio_postgres::types::ToSql;
 use tokio_postgres::{Row, Statement};
 
 use super::Served;
-use super::connection::{Address, Connection, refused};
+use super::connection::{DatabaseAddress, PostgresConnection, refused};
 use super::decoder::RowDecoder;
 use super::publication::{PgColumn, TableRule};
 use super::triggers::{LogSpec, log_column};
-use super::values::Kind;
+use super::values::ValueKind;
 use super::watermark::snapshot;
-use tidewater_centre::engine::follow::{Changes, LogChanges, logs};
-use tidewater_centre::engine::publication::Rule;
+use tidewater_centre::engine::follow::{CommittedChanges, LogChanges, logs};
+use tidewater_centre::engine::publication::RowRule;
 use tidewater_centre::error::CentreError;
 use tidewater_centre::scope::Partitions;
 
@@ -45,7 +45,7 @@ const SCOPES: i64 = 0;
 
 /// The connection, once somebody follows.
 #[derive(Default)]
-pub(super) struct Follower(Mutex<Option<Connection>>);
+pub(super) struct Follower(Mutex<Option<PostgresConnection>>);
 
 /// What a position has not seen: the versions that were running, and those from the next one on.
 struct Unseen<'s> {
@@ -69,10 +69,10 @@ impl Unseen<'_> {
 }
 
 /// A change log that is read.
-struct Log<'s> {
+struct FollowedLog<'s> {
     id: i64,
-    rule: &'s Rule,
-    kinds: Vec<Kind>,
+    rule: &'s RowRule,
+    kinds: Vec<ValueKind>,
     statement: Statement,
 }
 
@@ -80,10 +80,10 @@ impl Follower {
     /// See [`Database::follow`](tidewater_centre::engine::database::Database::follow).
     pub(super) async fn follow(
         &self,
-        address: &Address,
+        address: &DatabaseAddress,
         served: &Served,
         since: Option<Vec<u8>>,
-    ) -> Result<Changes, CentreError> {
+    ) -> Result<CommittedChanges, CentreError> {
         let mut kept = self.0.lock().await;
         let connection = match kept.take().filter(|it| !it.is_closed()) {
             Some(connection) => connection,
@@ -96,26 +96,26 @@ impl Follower {
     }
 }
 
-async fn open(address: &Address) -> Result<Connection, CentreError> {
-    let connection = Connection::open(address).await?;
+async fn open(address: &DatabaseAddress) -> Result<PostgresConnection, CentreError> {
+    let connection = PostgresConnection::open(address).await?;
     let set = connection.client().batch_execute(SETTINGS).await;
     set.map_err(refused("following changes"))?;
     Ok(connection)
 }
 
 async fn read(
-    connection: &mut Connection,
+    connection: &mut PostgresConnection,
     served: &Served,
     since: Option<Vec<u8>>,
-) -> Result<Changes, CentreError> {
+) -> Result<CommittedChanges, CentreError> {
     let following = refused("following changes");
     let now = connection.prepare(NOW, &[]).await?;
     let now = connection.client().query_one(&now, &[]).await;
     let position = now.map_err(&following)?.get::<_, String>(0).into_bytes();
     let Some(since) = since.filter(|it| *it != position) else {
-        return Ok(Changes {
+        return Ok(CommittedChanges {
             position,
-            ..Changes::default()
+            ..CommittedChanges::default()
         });
     };
     let unseen = Unseen::since(&since).ok_or_else(|| CentreError::Internal {
@@ -124,7 +124,7 @@ async fn read(
     let mut logs = Vec::new();
     for (id, rule, table, place) in self::logs(served) {
         let of_table = &table.rules[place];
-        logs.push(Log {
+        logs.push(FollowedLog {
             id,
             rule,
             kinds: of_table.columns.iter().map(|it| it.kind).collect(),
@@ -156,7 +156,7 @@ async fn read(
         .iter()
         .map(|row| i64::from(row.get::<_, i32>(0)))
         .collect();
-    let mut changes = Changes {
+    let mut changes = CommittedChanges {
         position: state.get::<_, String>(0).into_bytes(),
         logs: Vec::new(),
         scopes: is_lost || everything.contains(&SCOPES),
@@ -190,7 +190,7 @@ fn entries(rule: &TableRule) -> String {
         let PgColumn { kind, .. } = column;
         let read = match kind {
             // It has no equality.
-            Kind::Json => "text",
+            ValueKind::Json => "text",
             kind => kind.parameter().1,
         };
         format!("{}::{read}", log_column(at))
@@ -200,7 +200,7 @@ fn entries(rule: &TableRule) -> String {
     new.join(" UNION ")
 }
 
-fn partitions(log: &Log<'_>, rows: &[Row]) -> Result<Partitions, CentreError> {
+fn partitions(log: &FollowedLog<'_>, rows: &[Row]) -> Result<Partitions, CentreError> {
     let mut partitions = Partitions::new();
     let mut decoder = RowDecoder::new(log.kinds.iter().copied());
     for row in rows {

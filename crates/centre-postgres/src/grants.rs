@@ -4,7 +4,7 @@
 use tidewater_centre::MissingRight;
 use tidewater_centre::error::CentreError;
 
-use super::connection::{Connection, refused};
+use super::connection::{PostgresConnection, refused};
 use super::numbers::SEQUENCE;
 use super::publication::Publication;
 use super::quote::ident;
@@ -72,7 +72,7 @@ impl MissingGrant {
 
 /// Tells the operator what to grant, and what nobody should have been granted.
 pub(super) async fn tell_missing(
-    connection: &mut Connection,
+    connection: &mut PostgresConnection,
     publications: &[Publication],
 ) -> Result<(), CentreError> {
     for lack in missing(connection, publications).await? {
@@ -94,7 +94,7 @@ pub(super) async fn tell_missing(
 
 /// What the role that serves lacks, and those under which all remotes of a publication act.
 pub(super) async fn missing(
-    connection: &mut Connection,
+    connection: &mut PostgresConnection,
     publications: &[Publication],
 ) -> Result<Vec<MissingGrant>, CentreError> {
     let all = publications.iter().flat_map(|it| &it.tables);
@@ -133,7 +133,7 @@ pub(super) async fn missing(
 }
 
 async fn missing_on_sequences(
-    connection: &mut Connection,
+    connection: &mut PostgresConnection,
     publication: &Publication,
 ) -> Result<Vec<MissingGrant>, CentreError> {
     let mut found = Vec::new();

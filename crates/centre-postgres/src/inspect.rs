@@ -5,22 +5,23 @@ use tokio_postgres::{Client, Statement};
 
 use tidewater_protocol::{Datum, Value};
 
-use super::Postgres;
-use super::acting::{Acting, RoleQuery};
+use super::PostgresCentre;
+use super::acting::{AssumedRole, RoleQuery};
 use super::array::Array;
-use super::catalog::Catalog;
-use super::connection::{Connection, refused};
+use super::catalog::PostgresCatalog;
+use super::connection::{PostgresConnection, refused};
 use super::decoder::RowDecoder;
 use super::download::{WHO, held_rows};
 use super::publication::{PgColumn, Publication, PublishedTable};
 use super::scope::ScopeQueries;
 use super::triggers::log_column;
-use super::values::Kind;
+use super::values::ValueKind;
 use tidewater_centre::SyncContext;
 use tidewater_centre::engine::inspect::{
-    Cell, ENTRIES_TOLD, Entry, Inspecting, Keyed, RowsDiffer, Side,
+    ChangeLogEntry, ConfigurationSide, DatabaseInspection, ENTRIES_TOLD, InspectedCell, KeyedRow,
+    RowsDiffer,
 };
-use tidewater_centre::engine::scope::Purpose;
+use tidewater_centre::engine::scope::ScopePurpose;
 use tidewater_centre::error::CentreError;
 use tidewater_centre::scope::Scope;
 
@@ -46,12 +47,12 @@ const COMMITTED: &str = "(CASE WHEN pg_catalog.current_setting('track_commit_tim
   THEN (extract(epoch FROM pg_catalog.pg_xact_commit_timestamp(
     (l.version::text::int8 % 4294967296)::text::xid)) * 1000)::int8 END)";
 
-impl Inspecting for Postgres {
+impl DatabaseInspection for PostgresCentre {
     async fn scope(
-        connection: &mut Connection,
+        connection: &mut PostgresConnection,
         publication: &Publication,
         context: &SyncContext,
-        purpose: Purpose,
+        purpose: ScopePurpose,
     ) -> Result<Scope> {
         say_who(connection, context).await?;
         let queries = ScopeQueries::prepare(connection, context, &[publication], purpose).await?;
@@ -60,10 +61,10 @@ impl Inspecting for Postgres {
     }
 
     async fn cells(
-        connection: &mut Connection,
-        catalog: &Catalog,
-        row: &Keyed<'_, PublishedTable>,
-        cells: &[Cell],
+        connection: &mut PostgresConnection,
+        catalog: &PostgresCatalog,
+        row: &KeyedRow<'_, PublishedTable>,
+        cells: &[InspectedCell],
     ) -> Result<Option<Vec<Value>>> {
         let table = &row.publication.tables[row.table];
         let Some(key) = key_arrays(table, row.key) else {
@@ -77,7 +78,7 @@ impl Inspecting for Postgres {
             let column = &catalog.tables[cell.table].columns[cell.column];
             (column.output(&format!("{alias}.")), column.kind)
         });
-        let (outputs, kinds): (Vec<String>, Vec<Kind>) = columns.unzip();
+        let (outputs, kinds): (Vec<String>, Vec<ValueKind>) = columns.unzip();
         let sql = format!(
             "SELECT {} FROM {} JOIN {} ON {}",
             outputs.join(", "),
@@ -98,8 +99,8 @@ impl Inspecting for Postgres {
     }
 
     async fn seen(
-        connection: &mut Connection,
-        row: &Keyed<'_, PublishedTable>,
+        connection: &mut PostgresConnection,
+        row: &KeyedRow<'_, PublishedTable>,
         context: &SyncContext,
     ) -> Result<Option<(String, bool)>> {
         let acting = acting(connection, row.publication, context).await?;
@@ -123,11 +124,11 @@ impl Inspecting for Postgres {
     }
 
     async fn entries(
-        connection: &mut Connection,
-        row: &Keyed<'_, PublishedTable>,
+        connection: &mut PostgresConnection,
+        row: &KeyedRow<'_, PublishedTable>,
         rule: usize,
         until_ms: i64,
-    ) -> Result<Vec<Entry>> {
+    ) -> Result<Vec<ChangeLogEntry>> {
         let table = &row.publication.tables[row.table];
         let of_rule = &table.rules[rule];
         let Some(key) = key_arrays(table, row.key).filter(|_| of_rule.log.is_some()) else {
@@ -136,7 +137,7 @@ impl Inspecting for Postgres {
         let partition = of_rule.columns.iter().enumerate().map(|(at, column)| {
             let read = match column.kind {
                 // It has no equality.
-                Kind::Json => "text",
+                ValueKind::Json => "text",
                 kind => kind.parameter().1,
             };
             format!(", l.{}::{read}", log_column(at))
@@ -160,7 +161,7 @@ impl Inspecting for Postgres {
         for row in &rows {
             let mut values = Vec::new();
             decoder.result(row, 4, &mut values)?;
-            entries.push(Entry {
+            entries.push(ChangeLogEntry {
                 version: row.get(0),
                 after_ms: row.get(1),
                 before_ms: row.get(2),
@@ -172,9 +173,9 @@ impl Inspecting for Postgres {
     }
 
     async fn difference(
-        connection: &mut Connection,
+        connection: &mut PostgresConnection,
         context: &SyncContext,
-        sides: [Option<Side<'_, PublishedTable>>; 2],
+        sides: [Option<ConfigurationSide<'_, PublishedTable>>; 2],
         rows: usize,
     ) -> Result<Option<RowsDiffer>> {
         let mut roles = Vec::new();
@@ -249,7 +250,7 @@ async fn prepared(client: &Client, sql: &str) -> Result<Statement> {
 }
 
 /// Says for whom queries are run, for the application's policies and functions.
-async fn say_who(connection: &mut Connection, context: &SyncContext) -> Result<()> {
+async fn say_who(connection: &mut PostgresConnection, context: &SyncContext) -> Result<()> {
     let who = connection.prepare(WHO, &[]).await?;
     let remote = context.remote_id.to_string();
     let parameters: [&(dyn ToSql + Sync); 2] = [&context.user, &remote];
@@ -259,10 +260,10 @@ async fn say_who(connection: &mut Connection, context: &SyncContext) -> Result<(
 
 /// The role under which a remote reads a publication.
 async fn acting(
-    connection: &mut Connection,
+    connection: &mut PostgresConnection,
     publication: &Publication,
     context: &SyncContext,
-) -> Result<Acting> {
+) -> Result<AssumedRole> {
     let role = RoleQuery::prepare(connection, context, publication).await?;
     role.ask(connection.client()).await
 }
@@ -307,7 +308,7 @@ fn outputs(table: &PublishedTable) -> String {
 }
 
 /// The query for the keys of the rows that a side has.
-fn side_keys(side: &Side<'_, PublishedTable>) -> Result<String> {
+fn side_keys(side: &ConfigurationSide<'_, PublishedTable>) -> Result<String> {
     let table = &side.publication.tables[side.table];
     let rules = &side.publication.rules[side.publication.rules_of(side.table)];
     let outputs = outputs(table);

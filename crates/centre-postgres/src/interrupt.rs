@@ -13,25 +13,25 @@ use std::time::Duration;
 use tokio::runtime::Handle;
 use tokio::sync::{Mutex as AsyncMutex, Notify};
 
-use super::connection::{Address, Connection, refused};
+use super::connection::{DatabaseAddress, PostgresConnection, refused};
 use tidewater_centre::error::CentreError;
-use tidewater_centre::{Cancel, Interrupt};
+use tidewater_centre::{CallInterrupt, Cancel};
 
 /// After so long a call that still runs is interrupted again.
 const AGAIN_AFTER: Duration = Duration::from_millis(50);
 
 /// Ends what runs on a connection.
 pub(super) struct Interruption {
-    address: Address,
+    address: DatabaseAddress,
     backend: i32,
     runtime: Handle,
-    state: Mutex<State>,
+    state: Mutex<InterruptState>,
     /// A request was taken.
     taken: Notify,
 }
 
 #[derive(Default)]
-struct State {
+struct InterruptState {
     /// The calls that were sent and have not been answered. The first one runs.
     queue: VecDeque<Cancel>,
     /// How many requests were made.
@@ -42,7 +42,7 @@ struct State {
 
 impl Interruption {
     /// Of the connection that this process serves.
-    pub(super) fn of(address: &Address, backend: i32) -> Arc<Interruption> {
+    pub(super) fn new(address: &DatabaseAddress, backend: i32) -> Arc<Interruption> {
         Arc::new(Interruption {
             address: address.clone(),
             backend,
@@ -52,7 +52,7 @@ impl Interruption {
         })
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, InterruptState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -100,7 +100,7 @@ impl Interruption {
         }
     }
 
-    fn fire_if_wanted(self: &Arc<Self>, state: &mut State) {
+    fn fire_if_wanted(self: &Arc<Self>, state: &mut InterruptState) {
         if state.queue.front().is_some_and(Cancel::is_set) {
             self.fire(state);
         }
@@ -108,7 +108,7 @@ impl Interruption {
 
     /// Ends what runs. As long as that is a call which is not wanted, it is done again: a request
     /// that comes between two statements of it ends nothing.
-    fn fire(self: &Arc<Self>, state: &mut State) {
+    fn fire(self: &Arc<Self>, state: &mut InterruptState) {
         state.fired += 1;
         state.on_their_way += 1;
         let meant = state.queue.front().cloned();
@@ -147,7 +147,7 @@ impl Interruption {
 /// A connection on which statements of others are ended; opened when it is needed, and kept. Unlike
 /// the protocol's own request to cancel, its answer tells that the signal was sent.
 #[derive(Clone, Default)]
-pub(super) struct Canceller(Arc<AsyncMutex<Option<Connection>>>);
+pub(super) struct Canceller(Arc<AsyncMutex<Option<PostgresConnection>>>);
 
 impl fmt::Debug for Canceller {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -156,12 +156,12 @@ impl fmt::Debug for Canceller {
 }
 
 impl Canceller {
-    async fn cancel(&self, address: &Address, backend: i32) -> Result<(), CentreError> {
+    async fn cancel(&self, address: &DatabaseAddress, backend: i32) -> Result<(), CentreError> {
         let mut kept = self.0.lock().await;
         let connection = match kept.take().filter(|it| !it.is_closed()) {
             Some(connection) => connection,
             // It does not keep itself: then it would never be closed.
-            None => Connection::open(&address.alone()).await?,
+            None => PostgresConnection::open(&address.alone()).await?,
         };
         let connection = kept.insert(connection);
         let cancel = "SELECT pg_catalog.pg_cancel_backend($1)";
@@ -172,9 +172,9 @@ impl Canceller {
 }
 
 /// Interrupts the calls of a worker.
-pub(super) struct Interrupter(pub(super) Arc<Interruption>);
+pub(super) struct PostgresInterrupter(pub(super) Arc<Interruption>);
 
-impl Interrupt for Interrupter {
+impl CallInterrupt for PostgresInterrupter {
     fn interrupt(&self, call: &Cancel) {
         // Under the lock: either it is seen set when the call begins to run, or it runs now.
         let mut state = self.0.state();

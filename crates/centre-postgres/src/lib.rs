@@ -13,14 +13,13 @@ mod database;
 mod decoder;
 mod download;
 mod entry;
+mod existing_triggers;
 mod follow;
 mod grants;
-mod in_place;
 mod inspect;
 mod interrupt;
 mod members;
 mod numbers;
-mod own;
 mod pool;
 mod pooler;
 mod publication;
@@ -33,6 +32,7 @@ mod scope;
 mod scope_sources;
 mod script_times;
 mod state;
+mod system_statement;
 mod tls;
 mod tracked;
 mod tracking;
@@ -51,34 +51,34 @@ use std::sync::{Arc, PoisonError, RwLock};
 
 use ring::rand::{SecureRandom, SystemRandom};
 
-use self::connection::Address;
+use self::connection::DatabaseAddress;
 use self::follow::Follower;
 use self::pool::Pool;
 use self::publication::{Publication, PublishedTable};
 use self::safe_time::SafeTimes;
 use self::triggers::LogSpec;
-use self::waits::Waits;
+use self::waits::SyncWaits;
 use self::watermark::Marks;
 use tidewater_centre::centre::Centre;
 use tidewater_centre::engine::centre::EngineCentre;
-use tidewater_centre::engine::deploy::Loaded;
+use tidewater_centre::engine::deploy::ServedPublications;
 use tidewater_centre::error::CentreError;
 
 /// A PostgreSQL database as a centre.
-struct Postgres {
-    shared: Arc<Shared>,
+struct PostgresCentre {
+    shared: Arc<PostgresShared>,
 }
 
 /// What the centre and its workers share.
-struct Shared {
-    address: Address,
+struct PostgresShared {
+    address: DatabaseAddress,
     pool: Pool,
     marks: Marks,
     /// What is served.
     served: RwLock<Arc<Served>>,
     /// When partitions that came could not be tracked the last time.
     adopt_failed_ms: AtomicI64,
-    waits: Waits,
+    waits: SyncWaits,
     safe_times: SafeTimes,
     follower: Follower,
 }
@@ -136,16 +136,16 @@ FROM ({fingerprints}) AS f JOIN pg_catalog.pg_class c ON c.oid = f.oid";
 pub async fn connect(url: &str) -> Result<Arc<dyn Centre>, CentreError> {
     let address = connection::address(url)?;
     // The first connection tells whether there is a database at all.
-    let first = connection::Connection::first(&address).await?;
+    let first = connection::PostgresConnection::first(&address).await?;
     let pool = Pool::new(address.clone(), first);
-    Ok(Arc::new(EngineCentre(Postgres {
-        shared: Arc::new(Shared {
+    Ok(Arc::new(EngineCentre(PostgresCentre {
+        shared: Arc::new(PostgresShared {
             marks: watermark::start(address.clone()),
             address,
             pool,
             served: RwLock::default(),
             adopt_failed_ms: AtomicI64::new(i64::MIN),
-            waits: Waits::default(),
+            waits: SyncWaits::default(),
             safe_times: SafeTimes::default(),
             follower: Follower::default(),
         }),
@@ -153,9 +153,9 @@ pub async fn connect(url: &str) -> Result<Arc<dyn Centre>, CentreError> {
 }
 
 /// Publications as they are served.
-type Served = Loaded<PublishedTable>;
+type Served = ServedPublications<PublishedTable>;
 
-impl Shared {
+impl PostgresShared {
     fn served(&self) -> Arc<Served> {
         let served = self.served.read();
         served.unwrap_or_else(PoisonError::into_inner).clone()

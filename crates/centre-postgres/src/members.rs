@@ -8,13 +8,13 @@
 
 use tokio_postgres::Row;
 
-use super::catalog::Catalog;
-use super::connection::{Connection, refused};
+use super::catalog::PostgresCatalog;
+use super::connection::{PostgresConnection, refused};
 use super::quote::literal;
 use super::tracked;
 use super::tracking;
 use super::triggers::LogSpec;
-use tidewater_centre::engine::connection::Connection as _;
+use tidewater_centre::engine::connection::DatabaseConnection as _;
 use tidewater_centre::error::CentreError;
 
 /// How long a download's side task waits for a lock; writers of the new member wait
@@ -28,11 +28,11 @@ JOIN pg_catalog.pg_class c ON c.oid = i.inhrelid WHERE c.relispartition";
 
 /// The members of a partitioned table as they were at one moment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Members(Vec<Member>);
+pub(super) struct Members(Vec<PartitionMember>);
 
 /// A partition of some level. Detached and attached again it is another one.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Member {
+struct PartitionMember {
     oid: u32,
     /// The transaction that attached it.
     since: String,
@@ -48,7 +48,7 @@ impl Members {
                 let oid = row.get(1);
                 parents.push(oid);
                 let since = row.get(2);
-                members.push(Member { oid, since });
+                members.push(PartitionMember { oid, since });
             }
         }
         members.sort();
@@ -69,7 +69,7 @@ impl Members {
     pub(super) fn parse(text: &str) -> Members {
         let member = |text: &str| {
             let (oid, since) = text.split_once(':')?;
-            Some(Member {
+            Some(PartitionMember {
                 oid: oid.parse().ok()?,
                 since: since.to_owned(),
             })
@@ -118,7 +118,7 @@ pub(super) fn changed() -> String {
 }
 
 /// What has to be done about members that came and went.
-pub(super) struct Change {
+pub(super) struct MembersChange {
     /// For people.
     pub(super) description: String,
     pub(super) sql: String,
@@ -133,8 +133,8 @@ pub(super) fn settle(
     spec: &LogSpec,
     id: i32,
     registered: &str,
-    catalog: &Catalog,
-) -> Option<Change> {
+    catalog: &PostgresCatalog,
+) -> Option<MembersChange> {
     let live = catalog.by_oid(spec.table_oid)?.members.as_ref()?;
     let before = Members::parse(registered);
     let (came, gone) = (live.without(&before), before.without(live));
@@ -168,7 +168,7 @@ pub(super) fn settle(
     if !gone.is_empty() {
         description.push_str(" send all rows to remotes again, because some were detached");
     }
-    Some(Change { description, sql })
+    Some(MembersChange { description, sql })
 }
 
 /// The statement that makes the registry say what the members are.
@@ -182,7 +182,7 @@ pub(super) fn register(id: i32, live: &Members) -> String {
 /// Nobody may wait long for it: if a member is locked, or belongs to somebody who gives us
 /// no right to it, the error says so, and the table goes whole.
 pub(super) async fn adopt(
-    connection: &mut Connection,
+    connection: &mut PostgresConnection,
     logs: &[&LogSpec],
 ) -> Result<(), CentreError> {
     connection.enter().await?;
@@ -190,12 +190,15 @@ pub(super) async fn adopt(
     connection.leave(adopted).await
 }
 
-async fn try_adopt(connection: &mut Connection, logs: &[&LogSpec]) -> Result<(), CentreError> {
+async fn try_adopt(
+    connection: &mut PostgresConnection,
+    logs: &[&LogSpec],
+) -> Result<(), CentreError> {
     let error = |error| refused("tracking new partitions")(error);
     tracking::begin_alone(connection, LOCK_TIMEOUT_MS).await?;
     let client = connection.client();
     // Under the lock: another server may have done it meanwhile.
-    let catalog = Catalog::read(client).await?;
+    let catalog = PostgresCatalog::read(client).await?;
     let registry = "SELECT id, coalesce(members, '') FROM tidewater.change_log \
                     WHERE table_oid = $1 AND partition_columns = $2";
     for spec in logs {

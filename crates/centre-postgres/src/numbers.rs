@@ -1,9 +1,9 @@
 //! Numbers for the rows that remotes insert.
 
-use super::connection::{Connection, refused};
+use super::connection::{PostgresConnection, refused};
 use super::publication::PublishedTable;
 use super::quote::ident;
-use tidewater_centre::engine::database::NumbersAsked;
+use tidewater_centre::engine::database::NumberBlockRequest;
 use tidewater_centre::error::CentreError;
 
 /// The sequence that numbers column `$2` of table `$1`: that of an identity or serial column, or the
@@ -36,8 +36,8 @@ fn ahead(column: &str, table: &PublishedTable) -> String {
 /// Takes numbers from the column's sequence, one by one as everybody does: then whoever inserts at
 /// the same time gets others. Where there is none, those above all that there are.
 pub(super) async fn take(
-    connection: &mut Connection,
-    asked: NumbersAsked<'_>,
+    connection: &mut PostgresConnection,
+    asked: NumberBlockRequest<'_>,
     table: &PublishedTable,
 ) -> Result<Vec<(i64, i64)>, CentreError> {
     let error = |error| refused("taking numbers")(error);

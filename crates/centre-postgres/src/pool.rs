@@ -5,7 +5,7 @@ use std::sync::Mutex;
 
 use tokio::sync::{Semaphore, SemaphorePermit};
 
-use super::connection::{Address, Connection};
+use super::connection::{DatabaseAddress, PostgresConnection};
 use tidewater_centre::error::CentreError;
 
 /// More than so many are never open at once.
@@ -13,22 +13,22 @@ const MAX_CONNECTIONS: usize = 4;
 
 /// Connections that are opened when they are needed and kept.
 pub(super) struct Pool {
-    address: Address,
+    address: DatabaseAddress,
     permits: Semaphore,
-    idle: Mutex<Vec<Connection>>,
+    idle: Mutex<Vec<PostgresConnection>>,
 }
 
 /// A connection out of the pool; goes back when dropped.
-pub(super) struct Pooled<'p> {
+pub(super) struct PooledConnection<'p> {
     pool: &'p Pool,
     /// `None` only while being dropped.
-    connection: Option<Connection>,
+    connection: Option<PostgresConnection>,
     _permit: SemaphorePermit<'p>,
 }
 
 impl Pool {
     /// A pool that has one connection already.
-    pub(super) fn new(address: Address, first: Connection) -> Pool {
+    pub(super) fn new(address: DatabaseAddress, first: PostgresConnection) -> Pool {
         Pool {
             address,
             permits: Semaphore::new(MAX_CONNECTIONS),
@@ -37,7 +37,7 @@ impl Pool {
     }
 
     /// A connection; waits while all are in use.
-    pub(super) async fn get(&self) -> Result<Pooled<'_>, CentreError> {
+    pub(super) async fn get(&self) -> Result<PooledConnection<'_>, CentreError> {
         let permit = self.permits.acquire().await;
         let permit = permit.map_err(|_| CentreError::Internal {
             message: "the pool of connections is closed".into(),
@@ -50,16 +50,16 @@ impl Pool {
         };
         let connection = match idle {
             Some(connection) => connection,
-            None => Connection::open(&self.address).await?,
+            None => PostgresConnection::open(&self.address).await?,
         };
-        Ok(Pooled {
+        Ok(PooledConnection {
             pool: self,
             connection: Some(connection),
             _permit: permit,
         })
     }
 
-    fn idle(&self) -> std::sync::MutexGuard<'_, Vec<Connection>> {
+    fn idle(&self) -> std::sync::MutexGuard<'_, Vec<PostgresConnection>> {
         // Nothing that holds the lock can panic half-way.
         self.idle
             .lock()
@@ -67,28 +67,28 @@ impl Pool {
     }
 }
 
-impl Deref for Pooled<'_> {
-    type Target = Connection;
+impl Deref for PooledConnection<'_> {
+    type Target = PostgresConnection;
 
-    fn deref(&self) -> &Connection {
+    fn deref(&self) -> &PostgresConnection {
         self.connection
             .as_ref()
             .expect("a connection that is lent is there until the drop")
     }
 }
 
-impl DerefMut for Pooled<'_> {
-    fn deref_mut(&mut self) -> &mut Connection {
+impl DerefMut for PooledConnection<'_> {
+    fn deref_mut(&mut self) -> &mut PostgresConnection {
         self.connection
             .as_mut()
             .expect("a connection that is lent is there until the drop")
     }
 }
 
-impl Drop for Pooled<'_> {
+impl Drop for PooledConnection<'_> {
     fn drop(&mut self) {
         // What somebody gave up in the middle may have a transaction open.
-        let usable = |it: &Connection| !it.is_closed() && !it.is_unfinished();
+        let usable = |it: &PostgresConnection| !it.is_closed() && !it.is_unfinished();
         if let Some(connection) = self.connection.take().filter(usable) {
             self.pool.idle().push(connection);
         }

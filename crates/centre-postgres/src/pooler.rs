@@ -12,7 +12,7 @@ use std::time::Duration;
 use tokio::time::timeout;
 use tokio_postgres::{Client, Config, SimpleQueryMessage};
 
-use super::connection::{Address, WarningCount, refused};
+use super::connection::{DatabaseAddress, WarningCount, refused};
 use super::entry;
 use super::quote::literal;
 use tidewater_centre::error::CentreError;
@@ -40,7 +40,7 @@ pub(super) struct Pooler {
 
 impl Pooler {
     /// Before a database, for sessions with these options.
-    pub(super) fn of(plain: Config, options: &str) -> Pooler {
+    pub(super) fn from_options(plain: Config, options: &str) -> Pooler {
         let mut set = String::new();
         let mut timeout = String::new();
         for (name, value) in settings(options) {
@@ -78,10 +78,10 @@ impl Pooler {
     ///
     /// # Errors
     /// [`CentreError::Configuration`] for a pooler that gives no sessions, and as
-    /// [`super::connection::Connection::first`].
+    /// [`super::connection::PostgresConnection::first`].
     pub(super) async fn enter(
         &self,
-        address: &Address,
+        address: &DatabaseAddress,
         warnings: &WarningCount,
     ) -> Result<Client, CentreError> {
         if !self.is_there() {
@@ -107,7 +107,7 @@ impl Pooler {
     /// Connects without options.
     async fn dial(
         &self,
-        address: &Address,
+        address: &DatabaseAddress,
         warnings: &WarningCount,
     ) -> Result<Client, CentreError> {
         let dialed = address.dial(&self.plain, warnings).await;
@@ -116,7 +116,7 @@ impl Pooler {
 
     /// Two connections have two sessions, each always the same. A pooler of transactions gives both
     /// the one that is free, or changes those that they have.
-    async fn check(&self, address: &Address) -> Result<(), CentreError> {
+    async fn check(&self, address: &DatabaseAddress) -> Result<(), CentreError> {
         let look = async {
             let of_nobody = WarningCount::default();
             let one = self.dial(address, &of_nobody).await?;
@@ -221,7 +221,7 @@ mod tests {
         ];
         let expected = expected.map(|(name, value)| (name.to_owned(), value.to_owned()));
         assert_eq!(settings(options), expected);
-        let pooler = Pooler::of(Config::new(), options);
+        let pooler = Pooler::from_options(Config::new(), options);
         assert_eq!(pooler.timeout(), "RESET statement_timeout; ");
         pooler.is_there.store(true, Ordering::Relaxed);
         let set = "SELECT pg_catalog.set_config('statement_timeout', '5', false); ";

@@ -5,15 +5,15 @@
 
 use tidewater_protocol::Direction;
 
-use super::catalog::Catalog;
+use super::catalog::PostgresCatalog;
 use super::route::Route;
 use super::triggers::{LogSpec, log_column};
-use super::values::Kind;
+use super::values::ValueKind;
 use tidewater_centre::OnUnseenChildren;
-use tidewater_centre::engine::catalog::Catalog as _;
-use tidewater_centre::engine::compile::{Published, WhichRule};
+use tidewater_centre::engine::catalog::CatalogReader as _;
+use tidewater_centre::engine::compile::{CompiledTable, WhichRule};
 use tidewater_centre::engine::publication::{self, ServedTable};
-use tidewater_centre::engine::upload::rows::OnDelete;
+use tidewater_centre::engine::upload::upload_writer::OnDelete;
 
 /// A publication, ready to be served.
 pub(super) type Publication = publication::Publication<PublishedTable>;
@@ -99,7 +99,7 @@ pub(super) struct PgColumn {
     /// Its name in SQL.
     pub(super) sql: String,
     pub(super) name: String,
-    pub(super) kind: Kind,
+    pub(super) kind: ValueKind,
     /// The declared type, a domain perhaps.
     pub(super) type_oid: u32,
     /// As people write it.
@@ -141,8 +141,8 @@ impl PgColumn {
     /// A parameter's value as one of the column.
     pub(super) fn input(&self, value: &str) -> String {
         match self.kind {
-            Kind::Other => format!("{value}::{}", self.cast_name),
-            Kind::Bpchar => format!("{value}::bpchar"),
+            ValueKind::Other => format!("{value}::{}", self.cast_name),
+            ValueKind::Bpchar => format!("{value}::bpchar"),
             _ => value.to_owned(),
         }
     }
@@ -158,10 +158,10 @@ impl PgColumn {
     pub(super) fn kept(&self, value: &str) -> String {
         let digits = self.limit.filter(|digits| *digits < 6);
         match (self.kind, self.scale, digits) {
-            (Kind::Numeric, Some(scale), _) => format!("pg_catalog.round({value}, {scale})"),
-            (Kind::Time, _, Some(digits)) => format!("{value}::time({digits})"),
-            (Kind::Timestamp, _, Some(digits)) => format!("{value}::timestamp({digits})"),
-            (Kind::TimestampTz, _, Some(digits)) => format!("{value}::timestamptz({digits})"),
+            (ValueKind::Numeric, Some(scale), _) => format!("pg_catalog.round({value}, {scale})"),
+            (ValueKind::Time, _, Some(digits)) => format!("{value}::time({digits})"),
+            (ValueKind::Timestamp, _, Some(digits)) => format!("{value}::timestamp({digits})"),
+            (ValueKind::TimestampTz, _, Some(digits)) => format!("{value}::timestamptz({digits})"),
             _ => value.to_owned(),
         }
     }
@@ -170,7 +170,7 @@ impl PgColumn {
     /// one of an enumeration that has been renamed since.
     pub(super) fn held(&self, value: &str) -> String {
         let input = self.input(value);
-        if self.kind != Kind::Other {
+        if self.kind != ValueKind::Other {
             return input;
         }
         let labels = format!(
@@ -187,12 +187,12 @@ impl PgColumn {
     /// Whether the column has exactly the value of a parameter, NULL included.
     pub(super) fn same(&self, column: &str, value: &str) -> String {
         match self.kind {
-            Kind::Text => format!("{column} COLLATE \"C\" IS NOT DISTINCT FROM {value}"),
-            Kind::Bpchar => {
+            ValueKind::Text => format!("{column} COLLATE \"C\" IS NOT DISTINCT FROM {value}"),
+            ValueKind::Bpchar => {
                 format!("{column} COLLATE \"C\" IS NOT DISTINCT FROM {value}::bpchar")
             }
-            Kind::Json => format!("{column}::text IS NOT DISTINCT FROM {value}::text"),
-            Kind::Other => {
+            ValueKind::Json => format!("{column}::text IS NOT DISTINCT FROM {value}::text"),
+            ValueKind::Other => {
                 format!("{column}::text COLLATE \"C\" IS NOT DISTINCT FROM {value}")
             }
             _ => format!("{column} IS NOT DISTINCT FROM {value}"),
@@ -203,7 +203,7 @@ impl PgColumn {
     /// text, because that is what partitions are told apart by.
     pub(super) fn compared(&self, prefix: &str) -> String {
         match self.kind {
-            Kind::Other => format!("{prefix}{}::text COLLATE \"C\"", self.sql),
+            ValueKind::Other => format!("{prefix}{}::text COLLATE \"C\"", self.sql),
             _ => format!("{prefix}{}", self.sql),
         }
     }
@@ -211,7 +211,7 @@ impl PgColumn {
     /// The type of what [`Self::compared`] is compared with.
     pub(super) fn cast_for_comparison(&self) -> &str {
         match self.kind {
-            Kind::Other => "text",
+            ValueKind::Other => "text",
             _ => &self.cast_name,
         }
     }
@@ -240,7 +240,7 @@ impl ServedTable for PublishedTable {
 }
 
 /// What a delete of a table does to published children.
-fn on_delete(published: &Published<'_>) -> OnDelete {
+fn on_delete(published: &CompiledTable<'_>) -> OnDelete {
     match (
         published.children.is_empty(),
         published.spec.on_unseen_children,
@@ -251,7 +251,7 @@ fn on_delete(published: &Published<'_>) -> OnDelete {
     }
 }
 
-fn child_keys(published: &Published<'_>, catalog: &Catalog) -> Vec<ChildKey> {
+fn child_keys(published: &CompiledTable<'_>, catalog: &PostgresCatalog) -> Vec<ChildKey> {
     let parent = &catalog.tables[published.table];
     let keys = published.children.iter().map(|children| {
         let child = &catalog.tables[children.table];
@@ -270,10 +270,14 @@ fn child_keys(published: &Published<'_>, catalog: &Catalog) -> Vec<ChildKey> {
 }
 
 impl TableRule {
-    fn of(published: &Published<'_>, number: usize, catalog: &Catalog) -> (TableRule, String) {
+    fn from_compiled(
+        published: &CompiledTable<'_>,
+        number: usize,
+        catalog: &PostgresCatalog,
+    ) -> (TableRule, String) {
         let live = &catalog.tables[published.table];
         let rule = &published.rules[number];
-        let route = Route::of(live, rule, catalog);
+        let route = Route::from_rule(live, rule, catalog);
         let prefix = format!("r{number}_");
         let alias = |level: usize| match level {
             0 => "t".to_owned(),
@@ -350,13 +354,14 @@ impl PublishedTable {
             // A numeric's scale decides how it is spelled; a varchar's limit must not cut
             // a longer value down to another partition's.
             let cast = match column.kind {
-                Kind::Numeric | Kind::Time | Kind::Timestamp | Kind::TimestampTz => {
-                    &column.type_name
-                }
+                ValueKind::Numeric
+                | ValueKind::Time
+                | ValueKind::Timestamp
+                | ValueKind::TimestampTz => &column.type_name,
                 _ => &column.cast_name,
             };
             match column.kind {
-                Kind::Other => format!("v.{name}::{cast}::text"),
+                ValueKind::Other => format!("v.{name}::{cast}::text"),
                 _ => format!("v.{name}::{cast}"),
             }
         });
@@ -368,7 +373,10 @@ impl PublishedTable {
         )
     }
 
-    pub(super) fn of(published: &Published<'_>, catalog: &Catalog) -> PublishedTable {
+    pub(super) fn from_compiled(
+        published: &CompiledTable<'_>,
+        catalog: &PostgresCatalog,
+    ) -> PublishedTable {
         let live = &catalog.tables[published.table];
         let columns = published.columns.iter();
         let columns = columns.map(|it| PgColumn {
@@ -376,7 +384,8 @@ impl PublishedTable {
             ..live.columns[*it].clone()
         });
         let columns: Vec<PgColumn> = columns.collect();
-        let rules = (0..published.rules.len()).map(|it| TableRule::of(published, it, catalog));
+        let rules =
+            (0..published.rules.len()).map(|it| TableRule::from_compiled(published, it, catalog));
         let (rules, joins): (Vec<TableRule>, Vec<String>) = rules.unzip();
         let extras = published.extras(catalog.tables()).into_iter().map(|extra| {
             let rule = &published.rules[extra.rule];
@@ -423,7 +432,7 @@ impl PublishedTable {
                 .iter()
                 .zip(names)
                 .map(|(&index, name)| match self.columns[index].kind {
-                    Kind::Other => format!("{prefix}{name}::text"),
+                    ValueKind::Other => format!("{prefix}{name}::text"),
                     _ => format!("{prefix}{name}"),
                 });
         outputs.collect::<Vec<_>>().join(", ")

@@ -7,14 +7,14 @@ use std::collections::HashSet;
 
 use tokio_postgres::{GenericClient, Row};
 
-use super::catalog::Catalog;
-use super::connection::{Connection, refused};
+use super::catalog::PostgresCatalog;
+use super::connection::{PostgresConnection, refused};
 use super::grants;
 use super::state::SCHEMA;
 use super::triggers::LogSpec;
-use super::{Postgres, in_place};
+use super::{PostgresCentre, existing_triggers};
 use tidewater_centre::MissingRight;
-use tidewater_centre::engine::database::{Rights, RightsAsked};
+use tidewater_centre::engine::database::{RightsPurpose, RoleRights};
 use tidewater_centre::error::CentreError;
 
 type Result<T> = std::result::Result<T, CentreError>;
@@ -59,13 +59,13 @@ struct TableRights {
 }
 
 impl TableRights {
-    async fn read(connection: &Connection, tables: Vec<u32>) -> Result<Vec<TableRights>> {
+    async fn read(connection: &PostgresConnection, tables: Vec<u32>) -> Result<Vec<TableRights>> {
         let rows = connection.client().query(TABLES, &[&tables]).await;
         let rows = rows.map_err(refused("reading the catalog"))?;
-        Ok(rows.iter().map(TableRights::of).collect())
+        Ok(rows.iter().map(TableRights::from_row).collect())
     }
 
-    fn of(row: &Row) -> TableRights {
+    fn from_row(row: &Row) -> TableRights {
         TableRights {
             table: row.get(0),
             owner: row.get(1),
@@ -120,12 +120,12 @@ impl TableRights {
     }
 }
 
-/// See [`tidewater_centre::engine::database::Tracking::rights`].
+/// See [`tidewater_centre::engine::database::ChangeTracking::rights`].
 pub(super) async fn of_deploying(
-    connection: &mut Connection,
-    asked: RightsAsked<'_, Postgres>,
-) -> Result<Rights> {
-    let mut rights = Rights::default();
+    connection: &mut PostgresConnection,
+    asked: RightsPurpose<'_, PostgresCentre>,
+) -> Result<RoleRights> {
+    let mut rights = RoleRights::default();
     if asked.is_first {
         let row = connection.client().query_one(DATABASE, &[]).await;
         let row = row.map_err(refused("reading the catalog"))?;
@@ -173,8 +173,10 @@ pub(super) async fn of_deploying(
     Ok(rights)
 }
 
-/// See [`tidewater_centre::engine::database::Tracking::removal_rights`].
-pub(super) async fn of_undeploying(connection: &mut Connection) -> Result<Vec<MissingRight>> {
+/// See [`tidewater_centre::engine::database::ChangeTracking::removal_rights`].
+pub(super) async fn of_undeploying(
+    connection: &mut PostgresConnection,
+) -> Result<Vec<MissingRight>> {
     let tables = with_triggers(connection).await?;
     let tables = tables.into_iter().map(|(oid, _)| oid).collect();
     let mut missing = removal(connection, tables).await?;
@@ -194,22 +196,22 @@ fn oids<'l>(logs: impl Iterator<Item = &'l &'l LogSpec>) -> impl Iterator<Item =
 }
 
 /// The tables that have triggers of ours: their OIDs and names.
-async fn with_triggers(connection: &Connection) -> Result<Vec<(u32, String)>> {
-    let catalog = Catalog::read(connection.client()).await?;
+async fn with_triggers(connection: &PostgresConnection) -> Result<Vec<(u32, String)>> {
+    let catalog = PostgresCatalog::read(connection.client()).await?;
     let tables = catalog.tables.iter();
-    let tables = tables.filter(|table| !in_place::drops(table).is_empty());
+    let tables = tables.filter(|table| !existing_triggers::drops(table).is_empty());
     Ok(tables.map(|it| (it.oid, it.title.clone())).collect())
 }
 
 /// What is missing to remove triggers.
-async fn removal(connection: &Connection, tables: Vec<u32>) -> Result<Vec<MissingRight>> {
+async fn removal(connection: &PostgresConnection, tables: Vec<u32>) -> Result<Vec<MissingRight>> {
     let tables = TableRights::read(connection, tables).await?;
     let others = tables.iter().filter(|table| !table.is_owner);
     Ok(others.map(|it| it.ownership("remove triggers")).collect())
 }
 
 /// What is missing to change what is in our schema.
-async fn schema_ownership(connection: &Connection) -> Result<Option<MissingRight>> {
+async fn schema_ownership(connection: &PostgresConnection) -> Result<Option<MissingRight>> {
     let row = connection
         .client()
         .query_opt(SCHEMA_OWNER, &[&SCHEMA])
@@ -257,7 +259,7 @@ pub(super) async fn check_schema(client: &impl GenericClient) -> Result<()> {
 }
 
 /// How many sessions there are of programs that call themselves as this one does.
-pub(super) async fn other_sessions(connection: &Connection) -> Result<u64> {
+pub(super) async fn other_sessions(connection: &PostgresConnection) -> Result<u64> {
     let sql = "SELECT count(*) FROM pg_catalog.pg_stat_activity
                WHERE datname = current_database() AND pid <> pg_catalog.pg_backend_pid()
                  AND backend_type = 'client backend'

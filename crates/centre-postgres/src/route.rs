@@ -7,7 +7,7 @@
 //! under the old values and the new ones. Whoever writes below afterwards waits for him. A row above
 //! that is deleted is logged for before it goes: what cascades below finds it gone.
 
-use super::catalog::{Catalog, Table};
+use super::catalog::{PostgresCatalog, PostgresTable};
 use super::publication::PgColumn;
 use super::quote::{ident, literal, qualified};
 use super::state::SCHEMA;
@@ -17,12 +17,12 @@ use tidewater_centre::engine::compile::{CompiledRule, Reach};
 /// The way; empty where the tracked table itself decides.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Route {
-    steps: Vec<Step>,
+    steps: Vec<RouteStep>,
 }
 
 /// A step up.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Step {
+pub(super) struct RouteStep {
     /// The columns that refer, of the table before, quoted.
     columns: Vec<String>,
     /// The table that is referred to.
@@ -32,14 +32,14 @@ pub(super) struct Step {
     /// Its columns that are referred to.
     parent_columns: Vec<String>,
     /// All its columns that decide anything.
-    watched: Vec<Watched>,
+    watched: Vec<WatchedColumn>,
     /// Whether what is below may be there before it is.
     is_late: bool,
 }
 
 /// A column that triggers look at.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Watched {
+pub(super) struct WatchedColumn {
     pub(super) name: String,
     pub(super) type_oid: u32,
     /// How values are compared byte by byte.
@@ -52,7 +52,11 @@ fn at(level: usize) -> String {
 }
 
 impl Route {
-    pub(super) fn of(own: &Table, rule: &CompiledRule, catalog: &Catalog) -> Route {
+    pub(super) fn from_rule(
+        own: &PostgresTable,
+        rule: &CompiledRule,
+        catalog: &PostgresCatalog,
+    ) -> Route {
         let mut steps = Vec::with_capacity(rule.route.len());
         let mut below = own;
         for (
@@ -66,7 +70,7 @@ impl Route {
         ) in rule.route.iter().enumerate()
         {
             let table = &catalog.tables[*parent];
-            let sql = |table: &Table, columns: &[usize]| {
+            let sql = |table: &PostgresTable, columns: &[usize]| {
                 let columns = columns.iter().map(|&it| table.columns[it].sql.clone());
                 columns.collect::<Vec<String>>()
             };
@@ -81,13 +85,13 @@ impl Route {
             watched.sort_unstable();
             watched.dedup();
             let watched = watched.into_iter().map(|it| &table.columns[it]);
-            steps.push(Step {
+            steps.push(RouteStep {
                 columns: sql(below, columns),
                 oid: table.oid,
                 table: table.sql_name.clone(),
                 title: table.title.clone(),
                 parent_columns: sql(table, parent_columns),
-                watched: watched.map(Watched::of).collect(),
+                watched: watched.map(WatchedColumn::from_column).collect(),
                 is_late: *is_deferrable || table.members.is_some(),
             });
             below = table;
@@ -100,7 +104,7 @@ impl Route {
     }
 
     /// The tables along it.
-    pub(super) fn steps(&self) -> &[Step] {
+    pub(super) fn steps(&self) -> &[RouteStep] {
         &self.steps
     }
 
@@ -375,7 +379,7 @@ fn equal(one: &str, columns: &[String], other: &str, others: &[String]) -> Strin
 }
 
 /// Whether one of the columns differs between the old row and the new one.
-pub(super) fn differ<'w>(columns: impl IntoIterator<Item = &'w Watched>) -> String {
+pub(super) fn differ<'w>(columns: impl IntoIterator<Item = &'w WatchedColumn>) -> String {
     let columns = columns.into_iter().map(|column| {
         let (name, collate) = (ident(&column.name), column.collate);
         format!("OLD.{name}{collate} IS DISTINCT FROM NEW.{name}{collate}")
@@ -383,9 +387,9 @@ pub(super) fn differ<'w>(columns: impl IntoIterator<Item = &'w Watched>) -> Stri
     columns.collect::<Vec<_>>().join(" OR ")
 }
 
-impl Watched {
-    pub(super) fn of(column: &PgColumn) -> Watched {
-        Watched {
+impl WatchedColumn {
+    pub(super) fn from_column(column: &PgColumn) -> WatchedColumn {
+        WatchedColumn {
             name: column.name.clone(),
             type_oid: column.type_oid,
             collate: match column.collation {
@@ -401,9 +405,9 @@ impl Watched {
     }
 }
 
-impl Step {
+impl RouteStep {
     /// The columns that are referred to.
-    fn referred(&self) -> impl Iterator<Item = &Watched> {
+    fn referred(&self) -> impl Iterator<Item = &WatchedColumn> {
         let columns = self.watched.iter();
         columns.filter(|it| self.parent_columns.contains(&ident(&it.name)))
     }

@@ -9,13 +9,13 @@ use tokio_postgres::{Client, Statement};
 use tidewater_protocol::Datum;
 
 use super::array::Array;
-use super::connection::{Connection, refused};
+use super::connection::{PostgresConnection, refused};
 use super::decoder::RowDecoder;
 use super::publication::{PgColumn, Publication, TableRule};
 use tidewater_centre::SyncContext;
 use tidewater_centre::engine::exact::unpack;
 use tidewater_centre::engine::scope::{
-    self, Purpose, Question, Questions, ScopeQuery, check_columns, failed, wrong,
+    self, ScopePurpose, ScopeQuery, ScopeQuestion, ScopeQuestions, check_columns, failed, wrong,
 };
 use tidewater_centre::error::CentreError;
 use tidewater_centre::scope::{Partitions, Scope};
@@ -23,19 +23,19 @@ use tidewater_centre::scope::{Partitions, Scope};
 /// The queries of somebody's scopes in some publications, prepared.
 pub(super) struct ScopeQueries<'p> {
     publications: Vec<&'p Publication>,
-    questions: Questions<'p>,
+    questions: ScopeQuestions<'p>,
     statements: Vec<Statement>,
 }
 
 impl<'p> ScopeQueries<'p> {
     /// Prepares the queries.
     pub(super) async fn prepare(
-        connection: &mut Connection,
+        connection: &mut PostgresConnection,
         context: &SyncContext,
         publications: &[&'p Publication],
-        purpose: Purpose,
+        purpose: ScopePurpose,
     ) -> Result<ScopeQueries<'p>, CentreError> {
-        let questions = Questions::of(context, publications, purpose);
+        let questions = ScopeQuestions::new(context, publications, purpose);
         let mut statements = Vec::with_capacity(questions.list.len());
         for question in &questions.list {
             let types = vec![Type::TEXT; question.parameters.len()];
@@ -57,7 +57,7 @@ impl<'p> ScopeQueries<'p> {
     async fn answer(
         &self,
         client: &Client,
-        question: &Question<'_>,
+        question: &ScopeQuestion<'_>,
         statement: &Statement,
     ) -> Result<Arc<Partitions>, CentreError> {
         let rule = question.rule;
@@ -71,10 +71,10 @@ impl<'p> ScopeQueries<'p> {
         })?;
         if question.ranks.is_some() {
             let rank = rows.first().and_then(|row| row.get(0));
-            return Ok(Arc::new(Questions::ranked(rank)));
+            return Ok(Arc::new(ScopeQuestions::ranked(rank)));
         }
         if question.permits.is_some() {
-            return Ok(Arc::new(Questions::permitted(!rows.is_empty())));
+            return Ok(Arc::new(ScopeQuestions::permitted(!rows.is_empty())));
         }
         let mut partitions = Partitions::new();
         let columns = table.asked(question.which, question.window);

@@ -8,9 +8,9 @@ use std::collections::BTreeSet;
 use serde_json::Value;
 use tokio_postgres::{Row, SimpleQueryMessage};
 
-use super::connection::{Connection, refused};
+use super::connection::{PostgresConnection, refused};
 use super::quote::ident;
-use tidewater_centre::engine::deploy::{ScopeSources, Step};
+use tidewater_centre::engine::deploy::{DeploymentStep, ScopeSources};
 use tidewater_centre::engine::scope::ScopeQuery;
 use tidewater_centre::error::CentreError;
 
@@ -53,7 +53,7 @@ ORDER BY 2";
 
 /// See [`Tracking::scope_sources`](tidewater_centre::engine::database::Tracking::scope_sources).
 pub(super) async fn find(
-    connection: &mut Connection,
+    connection: &mut PostgresConnection,
     queries: &[&ScopeQuery],
 ) -> Result<ScopeSources, CentreError> {
     let mut read = BTreeSet::new();
@@ -94,7 +94,7 @@ fn settle(row: &Row, sources: &mut ScopeSources) {
         );
         sources
             .steps
-            .push(Step::sql(description, lock, drop).unneeded());
+            .push(DeploymentStep::sql(description, lock, drop).unneeded());
     } else if !can_be_watched || !may {
         let why = match can_be_watched {
             true => "the role that deploys has no TRIGGER privilege on it",
@@ -114,13 +114,13 @@ fn settle(row: &Row, sources: &mut ScopeSources) {
             format!("note when {title} is written to, because a partition query reads it");
         sources
             .steps
-            .push(Step::sql(description, lock, sql).unneeded());
+            .push(DeploymentStep::sql(description, lock, sql).unneeded());
     }
 }
 
 /// Adds the tables that a query reads, by schema and name; says why PostgreSQL does not tell them.
 async fn read_by(
-    connection: &mut Connection,
+    connection: &mut PostgresConnection,
     query: &ScopeQuery,
     read: &mut BTreeSet<(String, String)>,
 ) -> Result<Option<String>, CentreError> {

@@ -10,8 +10,8 @@ use tokio_postgres::Statement;
 use tokio_postgres::types::Type;
 
 use super::calls::refused_by_database;
-use super::connection::{Connection, refused};
-use tidewater_centre::engine::script::{Parameter, Script};
+use super::connection::{PostgresConnection, refused};
+use tidewater_centre::engine::script::{Script, ScriptParameter};
 use tidewater_centre::engine::scripts::{CheckedScript, parameter_type};
 use tidewater_centre::error::CentreError;
 use tidewater_protocol::ColumnType;
@@ -24,8 +24,8 @@ SELECT pg_catalog.current_setting('TimeZone'), coalesce((
   WHERE a.attname::text = ANY ($1) AND a.atttypid IN (1082, 1114) AND NOT a.attisdropped
     AND c.relname::text = ANY ($1)), '')";
 
-fn is_time(parameter: &Parameter) -> bool {
-    matches!(parameter, Parameter::System(name) if parameter_type(name) == ColumnType::TimestampTz)
+fn is_time(parameter: &ScriptParameter) -> bool {
+    matches!(parameter, ScriptParameter::System(name) if parameter_type(name) == ColumnType::TimestampTz)
 }
 
 /// The types that a script's times are told to have; the others follow from where they stand.
@@ -42,7 +42,7 @@ fn types(script: &Script) -> Vec<Type> {
 
 /// The statement of a script.
 pub(super) async fn prepare(
-    connection: &mut Connection,
+    connection: &mut PostgresConnection,
     script: &Script,
 ) -> Result<Statement, CentreError> {
     let types = types(script);
@@ -60,7 +60,7 @@ pub(super) async fn prepare(
 
 /// See [`check_script`](tidewater_centre::engine::database::Tracking::check_script).
 pub(super) async fn check_script(
-    connection: &mut Connection,
+    connection: &mut PostgresConnection,
     named: &str,
     script: &Script,
 ) -> Result<CheckedScript, CentreError> {
@@ -95,9 +95,9 @@ fn is_zoneless(of: &Type) -> bool {
 
 /// What is told of a time that is compared with one without a zone.
 async fn warning(
-    connection: &Connection,
+    connection: &PostgresConnection,
     script: &Script,
-    parameter: &Parameter,
+    parameter: &ScriptParameter,
 ) -> Result<String, CentreError> {
     let words = script
         .sql

@@ -42,7 +42,7 @@ enum Check {
 
 /// What a URL says about TLS.
 #[derive(Debug, Default)]
-pub(super) struct Wishes {
+pub(super) struct TlsOptions {
     mode: Option<String>,
     root: Option<String>,
 }
@@ -51,10 +51,10 @@ pub(super) struct Wishes {
 #[derive(Clone, Debug)]
 pub(super) struct Tls(Arc<ClientConfig>);
 
-impl Wishes {
+impl TlsOptions {
     /// Takes the parameters about TLS out of a URL, and gives the rest of it.
-    pub(super) fn split(url: &str) -> (String, Wishes) {
-        let mut wishes = Wishes::default();
+    pub(super) fn split(url: &str) -> (String, TlsOptions) {
+        let mut wishes = TlsOptions::default();
         let Some((base, query)) = url.split_once('?') else {
             return (url.to_owned(), wishes);
         };
@@ -255,7 +255,7 @@ impl ServerCertVerifier for Verifier {
 }
 
 impl MakeTlsConnect<Socket> for Tls {
-    type Stream = Stream;
+    type Stream = TlsConnection;
     type TlsConnect = Handshake;
     type Error = InvalidDnsNameError;
 
@@ -274,28 +274,28 @@ pub(super) struct Handshake {
 }
 
 impl TlsConnect<Socket> for Handshake {
-    type Stream = Stream;
+    type Stream = TlsConnection;
     type Error = io::Error;
-    type Future = Pin<Box<dyn Future<Output = io::Result<Stream>> + Send>>;
+    type Future = Pin<Box<dyn Future<Output = io::Result<TlsConnection>> + Send>>;
 
     fn connect(self, socket: Socket) -> Self::Future {
         Box::pin(async move {
             let stream = self.connector.connect(self.name, socket).await?;
-            Ok(Stream(Box::new(stream)))
+            Ok(TlsConnection(Box::new(stream)))
         })
     }
 }
 
 /// A connection over TLS.
-pub(super) struct Stream(Box<RustlsStream<Socket>>);
+pub(super) struct TlsConnection(Box<RustlsStream<Socket>>);
 
-impl TlsStream for Stream {
+impl TlsStream for TlsConnection {
     fn channel_binding(&self) -> ChannelBinding {
         ChannelBinding::none()
     }
 }
 
-impl AsyncRead for Stream {
+impl AsyncRead for TlsConnection {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -305,7 +305,7 @@ impl AsyncRead for Stream {
     }
 }
 
-impl AsyncWrite for Stream {
+impl AsyncWrite for TlsConnection {
     fn poll_write(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -331,11 +331,11 @@ mod tests {
     fn the_parameters_about_tls_are_taken_out_of_a_url() {
         let url =
             "postgres://u@h/db?sslmode=verify-full&options=-c%20a%3Db&sslrootcert=%2Fa%20b.pem";
-        let (rest, wishes) = Wishes::split(url);
+        let (rest, wishes) = TlsOptions::split(url);
         assert_eq!(rest, "postgres://u@h/db?options=-c%20a%3Db");
         assert_eq!(wishes.mode.as_deref(), Some("verify-full"));
         assert_eq!(wishes.root.as_deref(), Some("/a b.pem"));
-        let (rest, wishes) = Wishes::split("postgres://u@h/db?sslmode=disable");
+        let (rest, wishes) = TlsOptions::split("postgres://u@h/db?sslmode=disable");
         assert_eq!(rest, "postgres://u@h/db");
         assert_eq!(wishes.mode.as_deref(), Some("disable"));
         assert_eq!(decoded("50%"), "50%");
@@ -345,7 +345,7 @@ mod tests {
     #[test]
     fn modes_mean_what_they_mean_to_postgresql() {
         let apply = |url: &str| {
-            let (rest, wishes) = Wishes::split(url);
+            let (rest, wishes) = TlsOptions::split(url);
             let mut config: Config = rest.parse().expect("a URL");
             let tls = wishes.apply(&mut config);
             tls.map(|tls| (config.get_ssl_mode(), tls.is_some()))

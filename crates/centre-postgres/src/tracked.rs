@@ -15,13 +15,13 @@
 
 use tokio_postgres::{GenericClient, Row};
 
-use super::catalog::Catalog;
-use super::connection::{Connection, refused};
+use super::catalog::PostgresCatalog;
+use super::connection::{PostgresConnection, refused};
 use super::publication::Publication;
 use super::quote::literal;
 use super::triggers::LogSpec;
-use super::{Shared, in_place, tracking};
-use tidewater_centre::engine::connection::Connection as _;
+use super::{PostgresShared, existing_triggers, tracking};
+use tidewater_centre::engine::connection::DatabaseConnection as _;
 use tidewater_centre::engine::records::insert_incident;
 use tidewater_centre::error::CentreError;
 use tidewater_centre::records::{IncidentKind, IncidentRecord};
@@ -172,7 +172,7 @@ fn as_they_are(known: &str, live: &str) -> String {
 
 /// A change log that has not seen everything.
 #[derive(Debug)]
-pub(super) struct Lost {
+pub(super) struct IncompleteLog {
     pub(super) id: i32,
     /// Its table is sent whole already.
     is_known: bool,
@@ -182,9 +182,9 @@ pub(super) struct Lost {
     written_elsewhere: Option<String>,
 }
 
-impl Lost {
-    fn of(row: &Row) -> Lost {
-        Lost {
+impl IncompleteLog {
+    fn from_row(row: &Row) -> IncompleteLog {
+        IncompleteLog {
             id: row.get(0),
             is_known: row.get(1),
             retyped: row.get(2),
@@ -212,13 +212,17 @@ impl Lost {
 }
 
 /// The change logs that have not seen everything.
-pub(super) async fn lost(client: &impl GenericClient) -> Result<Vec<Lost>, CentreError> {
+pub(super) async fn lost(client: &impl GenericClient) -> Result<Vec<IncompleteLog>, CentreError> {
     let rows = client.query(&lost_sql(), &[]).await;
-    Ok(rows.map_err(error)?.iter().map(Lost::of).collect())
+    Ok(rows
+        .map_err(error)?
+        .iter()
+        .map(IncompleteLog::from_row)
+        .collect())
 }
 
 /// Looks whether triggers are missing, and sees to it that remotes miss nothing for it.
-pub(super) async fn check(shared: &Shared, now_ms: i64) -> Result<(), CentreError> {
+pub(super) async fn check(shared: &PostgresShared, now_ms: i64) -> Result<(), CentreError> {
     let mut connection = shared.pool.get().await?;
     let statement = connection.prepare(&lost_sql(), &[]).await?;
     let found = connection.client().query(&statement, &[]).await;
@@ -231,16 +235,16 @@ pub(super) async fn check(shared: &Shared, now_ms: i64) -> Result<(), CentreErro
 }
 
 async fn settle(
-    connection: &mut Connection,
-    shared: &Shared,
+    connection: &mut PostgresConnection,
+    shared: &PostgresShared,
     now_ms: i64,
 ) -> Result<(), CentreError> {
     tracking::begin_alone(connection, LOCK_TIMEOUT_MS).await?;
-    let catalog = Catalog::read(connection.client()).await?;
+    let catalog = PostgresCatalog::read(connection.client()).await?;
     // Under the lock: another server may have seen to it meanwhile.
     for lost in lost(connection.client()).await? {
         if let Some((publication, spec)) = shared.tracked(lost.id) {
-            let found = Found {
+            let found = ServedLog {
                 lost,
                 publication,
                 spec,
@@ -252,24 +256,24 @@ async fn settle(
 }
 
 /// One that is served.
-struct Found {
-    lost: Lost,
+struct ServedLog {
+    lost: IncompleteLog,
     publication: String,
     spec: LogSpec,
 }
 
-impl Found {
+impl ServedLog {
     async fn settle(
         &self,
-        connection: &mut Connection,
-        catalog: &Catalog,
+        connection: &mut PostgresConnection,
+        catalog: &PostgresCatalog,
         now_ms: i64,
     ) -> Result<(), CentreError> {
         let registry = "SELECT members FROM tidewater.change_log WHERE id = $1";
         let id = self.lost.id;
         let members = connection.client().query_one(registry, &[&id]).await;
         let members: Option<String> = members.map_err(error)?.get(0);
-        let missing = in_place::missing(&self.spec, id, members.as_deref(), catalog);
+        let missing = existing_triggers::missing(&self.spec, id, members.as_deref(), catalog);
         let title = &self.spec.title;
         let table = catalog.by_oid(self.spec.table_oid);
         let is_there = table.is_some_and(|live| live.title == self.spec.title);
@@ -332,7 +336,7 @@ impl Found {
 
     async fn tell(
         &self,
-        connection: &mut Connection,
+        connection: &mut PostgresConnection,
         now_ms: i64,
         detail: &str,
     ) -> Result<(), CentreError> {

@@ -8,48 +8,52 @@ use std::collections::HashSet;
 use tidewater_protocol::Table;
 use tokio_postgres::{GenericClient, Row};
 
-use super::catalog::Catalog;
-use super::connection::{Connection, refused};
+use super::catalog::PostgresCatalog;
+use super::connection::{PostgresConnection, refused};
 use super::members::{self, Members};
 use super::publication::{Publication, PublishedTable};
 use super::quote::literal;
 use super::rows::script;
 use super::state::{self, ADVISORY_LOCK, PLACE};
-use super::tracked::{self, Lost};
+use super::tracked::{self, IncompleteLog};
 use super::triggers::{LogSpec, marker};
 use super::{
-    FINGERPRINTS, Postgres, VERSION, acting, calls, grants, in_place, numbers, rights, scope,
-    scope_sources, script_times, waits, watermark,
+    FINGERPRINTS, PostgresCentre, VERSION, acting, calls, existing_triggers, grants, numbers,
+    rights, scope, scope_sources, script_times, waits, watermark,
 };
 use tidewater_centre::MissingRight;
-use tidewater_centre::engine::acting::Assumed;
+use tidewater_centre::engine::acting::RoleAssumption;
 use tidewater_centre::engine::catalog::TableInfo;
-use tidewater_centre::engine::compile::{Published, WhichRule};
-use tidewater_centre::engine::connection::{Answer, Connection as _, Own, each, own, own_row};
-use tidewater_centre::engine::database::{
-    ChangeLog, NumbersAsked, Rights, RightsAsked, RoleAsked, Tracking,
+use tidewater_centre::engine::compile::{CompiledTable, WhichRule};
+use tidewater_centre::engine::connection::{
+    DatabaseConnection as _, StatementResult, SystemStatement, each, system_row, system_sql,
 };
-use tidewater_centre::engine::deploy::{FoundLog, InPlace, Lock, ScopeSources, Step};
-use tidewater_centre::engine::procedure::{Checked, Procedure};
+use tidewater_centre::engine::database::{
+    ChangeLog, ChangeTracking, NumberBlockRequest, RightsPurpose, RoleRights, RoleSource,
+};
+use tidewater_centre::engine::deploy::{
+    DeploymentStep, ExistingChangeLogs, FoundLog, ScopeSources, StepLock,
+};
+use tidewater_centre::engine::procedure::{CallableProcedure, StatementCheck};
 use tidewater_centre::engine::scope::ScopeQuery;
-use tidewater_centre::engine::script::{Dialect, Script};
+use tidewater_centre::engine::script::{Script, SqlDialect};
 use tidewater_centre::engine::scripts::{CheckedScript, SetColumn};
 use tidewater_centre::engine::state::own_tables;
 use tidewater_centre::error::CentreError;
 use tidewater_centre::publication::DeployStep;
-use tidewater_centre::records::Blocker;
+use tidewater_centre::records::BlockingTransaction;
 
 /// How long deploying waits for a table that is in use.
 const LOCK_TIMEOUT_MS: u32 = 5_000;
 
-impl Tracking for Postgres {
-    type Connection = Connection;
+impl ChangeTracking for PostgresCentre {
+    type Connection = PostgresConnection;
 
-    type Catalog = Catalog;
+    type Catalog = PostgresCatalog;
     type Table = PublishedTable;
     type Log = LogSpec;
 
-    const DIALECT: Dialect = Dialect::Postgres;
+    const DIALECT: SqlDialect = SqlDialect::Postgres;
 
     const LOGS: &str = state::LOGS;
 
@@ -67,12 +71,16 @@ impl Tracking for Postgres {
         Some(format!("(${number}::{cast})"))
     }
 
-    async fn catalog(connection: &mut Connection) -> Result<Catalog, CentreError> {
-        Catalog::read(connection.client()).await
+    async fn catalog(connection: &mut PostgresConnection) -> Result<PostgresCatalog, CentreError> {
+        PostgresCatalog::read(connection.client()).await
     }
 
-    fn table(published: &Published<'_>, _: &Table, catalog: &Catalog) -> PublishedTable {
-        PublishedTable::of(published, catalog)
+    fn table(
+        published: &CompiledTable<'_>,
+        _: &Table,
+        catalog: &PostgresCatalog,
+    ) -> PublishedTable {
+        PublishedTable::from_compiled(published, catalog)
     }
 
     fn scope_sql(inner: &str, table: &PublishedTable, which: WhichRule) -> String {
@@ -88,17 +96,17 @@ impl Tracking for Postgres {
     }
 
     async fn take_numbers(
-        connection: &mut Connection,
-        asked: NumbersAsked<'_>,
+        connection: &mut PostgresConnection,
+        asked: NumberBlockRequest<'_>,
         table: &PublishedTable,
     ) -> Result<Vec<(i64, i64)>, CentreError> {
         numbers::take(connection, asked, table).await
     }
 
     async fn check_query(
-        connection: &mut Connection,
+        connection: &mut PostgresConnection,
         (place, query, which): (&str, &ScopeQuery, WhichRule),
-        _: &Published<'_>,
+        _: &CompiledTable<'_>,
         _: &[TableInfo],
         table: &PublishedTable,
     ) -> Result<(), CentreError> {
@@ -107,15 +115,15 @@ impl Tracking for Postgres {
     }
 
     async fn scope_sources(
-        connection: &mut Connection,
-        _: &Catalog,
+        connection: &mut PostgresConnection,
+        _: &PostgresCatalog,
         queries: &[&ScopeQuery],
     ) -> Result<ScopeSources, CentreError> {
         scope_sources::find(connection, queries).await
     }
 
     async fn check_allowed(
-        connection: &mut Connection,
+        connection: &mut PostgresConnection,
         named: &str,
         query: &ScopeQuery,
     ) -> Result<(), CentreError> {
@@ -123,15 +131,15 @@ impl Tracking for Postgres {
     }
 
     async fn check_call(
-        connection: &mut Connection,
+        connection: &mut PostgresConnection,
         named: &str,
-        procedure: &Procedure,
+        procedure: &CallableProcedure,
         statement: &Script,
-    ) -> Result<Checked, CentreError> {
+    ) -> Result<StatementCheck, CentreError> {
         calls::check(connection, named, procedure, statement).await
     }
 
-    async fn check_safe_time(connection: &mut Connection) -> Result<(), CentreError> {
+    async fn check_safe_time(connection: &mut PostgresConnection) -> Result<(), CentreError> {
         calls::check_safe_time(connection).await
     }
 
@@ -140,7 +148,7 @@ impl Tracking for Postgres {
     }
 
     async fn check_script(
-        connection: &mut Connection,
+        connection: &mut PostgresConnection,
         named: &str,
         script: &Script,
         _: &[SetColumn],
@@ -148,14 +156,14 @@ impl Tracking for Postgres {
         script_times::check_script(connection, named, script).await
     }
 
-    fn acting_sql(role: RoleAsked<'_>) -> Option<String> {
+    fn acting_sql(role: RoleSource<'_>) -> Option<String> {
         Some(acting::sql(role))
     }
 
     async fn check_acting(
-        connection: &mut Connection,
+        connection: &mut PostgresConnection,
         named: &str,
-        assumed: &Assumed,
+        assumed: &RoleAssumption,
         tables: &[PublishedTable],
     ) -> Result<Vec<String>, CentreError> {
         acting::check(connection, named, assumed, tables).await
@@ -166,37 +174,40 @@ impl Tracking for Postgres {
     }
 
     async fn found_tables(
-        connection: &mut Connection,
+        connection: &mut PostgresConnection,
         wanted: &[&'static str],
     ) -> Result<Vec<&'static str>, CentreError> {
         found_tables(connection.client(), wanted).await
     }
 
-    async fn prepare(connection: &mut Connection, _: bool) -> Result<Vec<DeployStep>, CentreError> {
+    async fn prepare(
+        connection: &mut PostgresConnection,
+        _: bool,
+    ) -> Result<Vec<DeployStep>, CentreError> {
         check_encoding(connection.client()).await?;
         Ok(Vec::new())
     }
 
-    async fn begin_alone(connection: &mut Connection) -> Result<(), CentreError> {
+    async fn begin_alone(connection: &mut PostgresConnection) -> Result<(), CentreError> {
         begin_alone(connection, LOCK_TIMEOUT_MS).await
     }
 
     async fn in_place(
-        connection: &mut Connection,
-        catalog: &Catalog,
+        connection: &mut PostgresConnection,
+        catalog: &PostgresCatalog,
         wanted: &[LogSpec],
-    ) -> Result<InPlace, CentreError> {
+    ) -> Result<ExistingChangeLogs, CentreError> {
         find_in_place(connection.client(), catalog, wanted).await
     }
 
-    fn lock(lock: Lock, table: &str) -> String {
+    fn lock(lock: StepLock, table: &str) -> String {
         match lock {
-            Lock::Writers => format!("SHARE ROW EXCLUSIVE on {table}"),
-            Lock::Everybody => format!("ACCESS EXCLUSIVE on {table}"),
+            StepLock::Writers => format!("SHARE ROW EXCLUSIVE on {table}"),
+            StepLock::Everybody => format!("ACCESS EXCLUSIVE on {table}"),
         }
     }
 
-    fn make_log(log: &LogSpec, id: i64, catalog: &Catalog) -> String {
+    fn make_log(log: &LogSpec, id: i64, catalog: &PostgresCatalog) -> String {
         let (spec, id) = (log, id as i32);
         let text = |text: &str| literal(text).unwrap_or_else(|| "''".into());
         let partition: Vec<String> = spec.partition.iter().map(|name| text(name)).collect();
@@ -245,43 +256,48 @@ impl Tracking for Postgres {
         tracked::remember_all(publications)
     }
 
-    async fn traces(connection: &mut Connection) -> Result<Vec<Step>, CentreError> {
-        let catalog = Catalog::read(connection.client()).await?;
+    async fn traces(
+        connection: &mut PostgresConnection,
+    ) -> Result<Vec<DeploymentStep>, CentreError> {
+        let catalog = PostgresCatalog::read(connection.client()).await?;
         let triggers = catalog.tables.iter().filter_map(|table| {
-            let drops = in_place::drops(table);
+            let drops = existing_triggers::drops(table);
             let title = &table.title;
             let description = format!("remove the triggers from {title}");
-            (!drops.is_empty())
-                .then(|| Step::sql(description, Self::lock(Lock::Everybody, title), drops))
+            (!drops.is_empty()).then(|| {
+                DeploymentStep::sql(description, Self::lock(StepLock::Everybody, title), drops)
+            })
         });
-        let mut steps: Vec<Step> = triggers.collect();
-        let found = found_tables(connection.client(), &own_tables::<Postgres>()).await?;
+        let mut steps: Vec<DeploymentStep> = triggers.collect();
+        let found = found_tables(connection.client(), &own_tables::<PostgresCentre>()).await?;
         if !found.is_empty() {
             let description = "remove the schema tidewater with everything in it".to_owned();
             let drop = "DROP SCHEMA tidewater CASCADE".to_owned();
-            steps.push(Step::sql(description, String::new(), drop));
+            steps.push(DeploymentStep::sql(description, String::new(), drop));
         }
         Ok(steps)
     }
 
     async fn rights(
-        connection: &mut Connection,
-        asked: RightsAsked<'_, Postgres>,
-    ) -> Result<Rights, CentreError> {
+        connection: &mut PostgresConnection,
+        asked: RightsPurpose<'_, PostgresCentre>,
+    ) -> Result<RoleRights, CentreError> {
         rights::of_deploying(connection, asked).await
     }
 
-    async fn removal_rights(connection: &mut Connection) -> Result<Vec<MissingRight>, CentreError> {
+    async fn removal_rights(
+        connection: &mut PostgresConnection,
+    ) -> Result<Vec<MissingRight>, CentreError> {
         rights::of_undeploying(connection).await
     }
 
-    async fn other_sessions(connection: &mut Connection) -> Result<u64, CentreError> {
+    async fn other_sessions(connection: &mut PostgresConnection) -> Result<u64, CentreError> {
         rights::other_sessions(connection).await
     }
 
     /// Remembers how tables are now, to notice in every upload if they no longer are.
     async fn complete(
-        connection: &mut Connection,
+        connection: &mut PostgresConnection,
         publications: &mut [Publication],
     ) -> Result<(), CentreError> {
         let tables = publications.iter().flat_map(|it| &it.tables);
@@ -296,7 +312,7 @@ impl Tracking for Postgres {
     }
 
     async fn version<'t>(
-        connection: &mut Connection,
+        connection: &mut PostgresConnection,
         tables: impl Iterator<Item = &'t PublishedTable> + Send,
     ) -> Result<String, CentreError> {
         let oids: Vec<u32> = tables.map(|table| table.oid).collect();
@@ -306,24 +322,26 @@ impl Tracking for Postgres {
         Ok(row.map_err(refused("reading the catalog"))?.get(0))
     }
 
-    fn ask_pruned(position: &[u8]) -> Vec<Own> {
+    fn ask_pruned(position: &[u8]) -> Vec<SystemStatement> {
         let pruned = "SELECT v.n, pg_catalog.pg_snapshot_xmin(v.c1::pg_snapshot) < log_floor
             FROM {rows TEXT}, tidewater.history";
         let snapshot = watermark::snapshot(position).into_iter();
         snapshot
-            .map(|it| each(pruned, vec![own_row![it]]))
+            .map(|it| each(pruned, vec![system_row![it]]))
             .collect()
     }
 
-    fn is_pruned(answers: &[Answer]) -> Result<bool, CentreError> {
+    fn is_pruned(answers: &[StatementResult]) -> Result<bool, CentreError> {
         let row = answers.first().and_then(|answer| answer.rows.first());
         row.map_or(Ok(false), |row| row.get(0))
     }
 
-    async fn log_sizes(connection: &mut Connection) -> Result<Vec<(String, u64)>, CentreError> {
+    async fn log_sizes(
+        connection: &mut PostgresConnection,
+    ) -> Result<Vec<(String, u64)>, CentreError> {
         // Statistics know new entries at once, and the size of a log they never saw is
         // better than counting millions of them.
-        let sizes = own!(
+        let sizes = system_sql!(
             "SELECT l.table_name, greatest(coalesce(s.n_live_tup, 0), c.reltuples::int8, 0)
              FROM tidewater.change_log l
              JOIN pg_catalog.pg_class c ON c.oid = to_regclass('tidewater.log_' || l.id)
@@ -334,17 +352,21 @@ impl Tracking for Postgres {
         rows.map(|row| Ok((row.get(0)?, row.get(1)?))).collect()
     }
 
-    async fn load(connection: &mut Connection) -> Result<(Option<i64>, Option<u64>), CentreError> {
+    async fn load(
+        connection: &mut PostgresConnection,
+    ) -> Result<(Option<i64>, Option<u64>), CentreError> {
         waits::load(connection).await
     }
 
-    async fn blockers(connection: &mut Connection) -> Result<Vec<Blocker>, CentreError> {
+    async fn blockers(
+        connection: &mut PostgresConnection,
+    ) -> Result<Vec<BlockingTransaction>, CentreError> {
         waits::blockers(connection).await
     }
 
-    async fn begin_pruning(connection: &mut Connection) -> Result<bool, CentreError> {
+    async fn begin_pruning(connection: &mut PostgresConnection) -> Result<bool, CentreError> {
         connection.begin().await?;
-        let lock = own!(
+        let lock = system_sql!(
             "SELECT pg_catalog.pg_try_advisory_xact_lock(?1)",
             ADVISORY_LOCK
         );
@@ -361,7 +383,7 @@ impl Tracking for Postgres {
     }
 
     async fn end_pruning(
-        connection: &mut Connection,
+        connection: &mut PostgresConnection,
         result: Result<(), CentreError>,
     ) -> Result<(), CentreError> {
         result?;
@@ -369,31 +391,31 @@ impl Tracking for Postgres {
     }
 
     async fn prune_logs(
-        connection: &mut Connection,
+        connection: &mut PostgresConnection,
         before_ms: i64,
         now_ms: i64,
         _: [u8; 16],
         entries: &mut u64,
     ) -> Result<(), CentreError> {
         let what = "pruning change logs";
-        let marks = own!(
+        let marks = system_sql!(
             "DELETE FROM tidewater.mark WHERE created_ms < ?1",
             before_ms
         );
         // Now all transactions below the oldest running one have ended. What they wrote is
         // in every snapshot that is taken from now on; it goes when the last watermark from
         // before now is older than the retention time.
-        let horizon = own!(
+        let horizon = system_sql!(
             "INSERT INTO tidewater.horizon (at_ms, oldest_running, next_to_begin)
              VALUES (?1, pg_catalog.pg_snapshot_xmin(pg_catalog.pg_current_snapshot()),
                pg_catalog.pg_snapshot_xmax(pg_catalog.pg_current_snapshot()))",
             now_ms
         );
-        let last_horizon = own!(
+        let last_horizon = system_sql!(
             "SELECT oldest_running::text, next_to_begin::text FROM tidewater.horizon
              ORDER BY next_to_begin DESC LIMIT 1"
         );
-        let floor = own!(
+        let floor = system_sql!(
             "UPDATE tidewater.history SET log_floor = h.oldest_running
              FROM (SELECT oldest_running FROM tidewater.horizon WHERE at_ms <= ?1
                    ORDER BY oldest_running DESC LIMIT 1) h
@@ -401,8 +423,8 @@ impl Tracking for Postgres {
              RETURNING log_floor::text",
             before_ms
         );
-        let logs = own!("SELECT id FROM tidewater.change_log ORDER BY id");
-        let noted = own!(
+        let logs = system_sql!("SELECT id FROM tidewater.change_log ORDER BY id");
+        let noted = system_sql!(
             "DELETE FROM tidewater.scope_change WHERE at < pg_catalog.now() - interval '1 hour'"
         );
         let answers = connection
@@ -441,7 +463,7 @@ impl Tracking for Postgres {
 /// them. What is dropped had ended before the horizon, what stays for it began after that: so no
 /// watermark sees the one that stays and not the other. A download that is being read sees both.
 async fn compact(
-    connection: &mut Connection,
+    connection: &mut PostgresConnection,
     log: i32,
     (oldest_running, next_to_begin): &(String, String),
 ) -> Result<u64, CentreError> {
@@ -482,7 +504,7 @@ async fn compact(
 }
 
 /// A change log, as the registry says.
-struct Registered {
+struct RegisteredLog {
     id: i32,
     table_oid: u32,
     table_name: String,
@@ -494,9 +516,9 @@ struct Registered {
     functions: i64,
 }
 
-impl Registered {
-    fn of(row: &Row) -> Registered {
-        Registered {
+impl RegisteredLog {
+    fn from_row(row: &Row) -> RegisteredLog {
+        RegisteredLog {
             id: row.get(0),
             table_oid: row.get(1),
             table_name: row.get(2),
@@ -507,7 +529,7 @@ impl Registered {
         }
     }
 
-    async fn all(client: &impl GenericClient) -> Result<Vec<Registered>, CentreError> {
+    async fn all(client: &impl GenericClient) -> Result<Vec<RegisteredLog>, CentreError> {
         let sql = "SELECT id, table_oid, table_name, partition_columns, definition,
                CASE WHEN to_regclass('tidewater.log_' || id) IS NULL THEN 0 ELSE
                  (SELECT count(*) FROM pg_catalog.pg_proc p
@@ -517,13 +539,19 @@ impl Registered {
              FROM tidewater.change_log ORDER BY id";
         let rows = client.query(sql, &[]).await;
         let rows = rows.map_err(refused("reading the deployed state"))?;
-        Ok(rows.iter().map(Registered::of).collect())
+        Ok(rows.iter().map(RegisteredLog::from_row).collect())
     }
 
     /// What has to be done about a log that is all there itself.
-    fn mend(&self, spec: &LogSpec, lost: &[Lost], catalog: &Catalog, mends: &mut Vec<Step>) {
+    fn mend(
+        &self,
+        spec: &LogSpec,
+        lost: &[IncompleteLog],
+        catalog: &PostgresCatalog,
+        mends: &mut Vec<DeploymentStep>,
+    ) {
         let id = self.id;
-        let missing = in_place::missing(spec, id, self.members.as_deref(), catalog);
+        let missing = existing_triggers::missing(spec, id, self.members.as_deref(), catalog);
         // Restored triggers have all rows sent again as well.
         let lost = lost.iter().find(|lost| lost.id == id);
         if let Some(lost) = lost.filter(|it| missing.is_empty() && !it.goes_whole()) {
@@ -532,7 +560,7 @@ impl Registered {
                 spec.title,
                 lost.what_happened()
             );
-            let send = Step::sql(description, String::new(), everything(id.into()));
+            let send = DeploymentStep::sql(description, String::new(), everything(id.into()));
             mends.push(send.unneeded());
         }
         for missing in missing {
@@ -541,14 +569,14 @@ impl Registered {
                 missing.table,
                 missing.names.join(", ")
             );
-            let lock = Postgres::lock(Lock::Everybody, &missing.table);
+            let lock = PostgresCentre::lock(StepLock::Everybody, &missing.table);
             let sql = missing.sql + &everything(id.into());
-            mends.push(Step::sql(description, lock, sql));
+            mends.push(DeploymentStep::sql(description, lock, sql));
         }
         let registered = self.members.as_deref();
         if let Some(change) = registered.and_then(|it| members::settle(spec, id, it, catalog)) {
-            let lock = Postgres::lock(Lock::Writers, "the partitions");
-            mends.push(Step::sql(change.description, lock, change.sql).unneeded());
+            let lock = PostgresCentre::lock(StepLock::Writers, "the partitions");
+            mends.push(DeploymentStep::sql(change.description, lock, change.sql).unneeded());
         }
     }
 }
@@ -556,10 +584,10 @@ impl Registered {
 /// What there is of change logs, and what else has to be done in the database.
 async fn find_in_place(
     client: &impl GenericClient,
-    catalog: &Catalog,
+    catalog: &PostgresCatalog,
     wanted: &[LogSpec],
-) -> Result<InPlace, CentreError> {
-    let registered = Registered::all(client).await?;
+) -> Result<ExistingChangeLogs, CentreError> {
+    let registered = RegisteredLog::all(client).await?;
     let lost = tracked::lost(client).await?;
     let at_home = format!("SELECT place = {PLACE} FROM tidewater.history");
     let at_home = client.query_one(&at_home, &[]).await;
@@ -568,7 +596,7 @@ async fn find_in_place(
         .get(0);
     let mut mends = Vec::new();
     if !at_home {
-        mends.push(Step::sql(
+        mends.push(DeploymentStep::sql(
             "forget what remotes have: the database was restored to another place, and they \
              compare what they hold"
                 .into(),
@@ -596,7 +624,7 @@ async fn find_in_place(
     }
     mends.extend(strays(&registered, catalog, wanted));
     let last = registered.iter().map(|log| log.id).max();
-    Ok(InPlace {
+    Ok(ExistingChangeLogs {
         logs,
         next: i64::from(last.unwrap_or(0)) + 1,
         mends,
@@ -604,7 +632,11 @@ async fn find_in_place(
 }
 
 /// Removes triggers from tables that are tracked no more.
-fn strays(registered: &[Registered], catalog: &Catalog, wanted: &[LogSpec]) -> Vec<Step> {
+fn strays(
+    registered: &[RegisteredLog],
+    catalog: &PostgresCatalog,
+    wanted: &[LogSpec],
+) -> Vec<DeploymentStep> {
     let mut tracked: HashSet<u32> = registered.iter().map(|log| log.table_oid).collect();
     for spec in wanted {
         tracked.extend(spec.route.steps().iter().map(|it| it.oid));
@@ -614,9 +646,9 @@ fn strays(registered: &[Registered], catalog: &Catalog, wanted: &[LogSpec]) -> V
                 .flat_map(Members::oids),
         );
     }
-    let strays = in_place::strays(&tracked, catalog).map(|(table, drops)| {
+    let strays = existing_triggers::strays(&tracked, catalog).map(|(table, drops)| {
         let title = &table.title;
-        let is_new = |log: &Registered| log.table_name == *title && log.table_oid != table.oid;
+        let is_new = |log: &RegisteredLog| log.table_name == *title && log.table_oid != table.oid;
         let description = match registered.iter().any(is_new) {
             true => format!(
                 "remove the old triggers from {title}: the table was made anew (restored from a \
@@ -624,12 +656,17 @@ fn strays(registered: &[Registered], catalog: &Catalog, wanted: &[LogSpec]) -> V
             ),
             false => format!("remove triggers from {title}, which is no partition any more"),
         };
-        Step::sql(description, Postgres::lock(Lock::Everybody, title), drops).unneeded()
+        DeploymentStep::sql(
+            description,
+            PostgresCentre::lock(StepLock::Everybody, title),
+            drops,
+        )
+        .unneeded()
     });
     strays.collect()
 }
 
-fn members_of<'c>(spec: &LogSpec, catalog: &'c Catalog) -> Option<&'c Members> {
+fn members_of<'c>(spec: &LogSpec, catalog: &'c PostgresCatalog) -> Option<&'c Members> {
     catalog.by_oid(spec.table_oid)?.members.as_ref()
 }
 
@@ -680,7 +717,7 @@ async fn found_tables(
 
 /// Begins a transaction that alone may change what is deployed.
 pub(super) async fn begin_alone(
-    connection: &mut Connection,
+    connection: &mut PostgresConnection,
     lock_timeout_ms: u32,
 ) -> Result<(), CentreError> {
     connection.begin().await?;

@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use tokio_postgres::{Row, Transaction};
 
-use super::connection::{Connection, address, refused};
+use super::connection::{PostgresConnection, address, refused};
 use tidewater_centre::error::CentreError;
 use tidewater_protocol::Value;
 
@@ -45,7 +45,7 @@ pub struct TranslatedTable {
 }
 
 /// A column as PostgreSQL has it.
-struct Column {
+struct SourceColumn {
     name: String,
     /// As PostgreSQL writes its type.
     declared: String,
@@ -56,11 +56,11 @@ struct Column {
 }
 
 /// A table as PostgreSQL has it.
-struct Table {
+struct SourceTable {
     oid: u32,
     schema: String,
     name: String,
-    columns: Vec<Column>,
+    columns: Vec<SourceColumn>,
 }
 
 const TABLES: &str = "
@@ -113,7 +113,7 @@ pub async fn translate(
     with_rows: bool,
     most_bytes: u64,
 ) -> std::result::Result<SqliteTranslation, CentreError> {
-    let mut connection = Connection::first(&address(url)?).await?;
+    let mut connection = PostgresConnection::first(&address(url)?).await?;
     let client = connection.client_mut();
     let begin = client
         .build_transaction()
@@ -152,12 +152,12 @@ async fn query(reading: &Transaction<'_>, sql: &str) -> Result<Vec<Row>> {
     reading.query(sql, &[]).await.map_err(refused(READING))
 }
 
-async fn tables(reading: &Transaction<'_>) -> Result<Vec<Table>> {
-    let mut tables: Vec<Table> = Vec::new();
+async fn tables(reading: &Transaction<'_>) -> Result<Vec<SourceTable>> {
+    let mut tables: Vec<SourceTable> = Vec::new();
     for row in query(reading, TABLES).await? {
         let oid = row.get(0);
         if tables.last().is_none_or(|it| it.oid != oid) {
-            tables.push(Table {
+            tables.push(SourceTable {
                 oid,
                 schema: row.get(1),
                 name: row.get(2),
@@ -167,7 +167,7 @@ async fn tables(reading: &Transaction<'_>) -> Result<Vec<Table>> {
         let default: Option<String> = row.get(8);
         let is_sequence = |it: &String| it.starts_with("nextval(");
         if let Some(table) = tables.last_mut() {
-            table.columns.push(Column {
+            table.columns.push(SourceColumn {
                 name: row.get(3),
                 declared: row.get(4),
                 is_not_null: row.get(5),
@@ -181,7 +181,10 @@ async fn tables(reading: &Transaction<'_>) -> Result<Vec<Table>> {
 }
 
 /// SQLite has no schemas: of tables of one name the first stays.
-fn without_namesakes(tables: Vec<Table>, translation: &mut SqliteTranslation) -> Vec<Table> {
+fn without_namesakes(
+    tables: Vec<SourceTable>,
+    translation: &mut SqliteTranslation,
+) -> Vec<SourceTable> {
     let mut seen = BTreeSet::new();
     let mut kept = Vec::new();
     for table in tables {
@@ -189,7 +192,7 @@ fn without_namesakes(tables: Vec<Table>, translation: &mut SqliteTranslation) ->
             translation.names.add(&table.schema, &table.name);
             kept.push(table);
         } else {
-            let Table { schema, name, .. } = table;
+            let SourceTable { schema, name, .. } = table;
             let what = format!("the table {schema}.{name}: another schema has one of this name");
             translation.left_out.push(what);
         }
@@ -208,7 +211,7 @@ fn listed(names: &[String]) -> String {
 
 /// How SQLite declares a table.
 fn described(
-    table: &Table,
+    table: &SourceTable,
     constraints: &[&Row],
     names: &BTreeMap<u32, &str>,
     left_out: &mut Vec<String>,
@@ -223,7 +226,7 @@ fn described(
         rows: Vec::new(),
     };
     // SQLite numbers a key of one column that is declared so.
-    let is_row_id = |it: &Column| it.is_numbered && key == [it.name.clone()];
+    let is_row_id = |it: &SourceColumn| it.is_numbered && key == [it.name.clone()];
     for column in &table.columns {
         let part = match is_row_id(column) {
             true => format!("{} INTEGER NOT NULL PRIMARY KEY", quote(&column.name)),
@@ -264,8 +267,8 @@ fn described(
 }
 
 /// How SQLite declares a column.
-fn declared(column: &Column, table: &str, left_out: &mut Vec<String>) -> String {
-    let Column { name, declared, .. } = column;
+fn declared(column: &SourceColumn, table: &str, left_out: &mut Vec<String>) -> String {
+    let SourceColumn { name, declared, .. } = column;
     let known = dialect::declared(declared);
     if known.is_none() {
         left_out.push(format!("the type {declared} of {table}.{name}: it is text"));
@@ -291,7 +294,11 @@ fn declared(column: &Column, table: &str, left_out: &mut Vec<String>) -> String 
 }
 
 /// The rows of a table, as SQLite keeps them.
-async fn rows(reading: &Transaction<'_>, table: &Table, left: &mut u64) -> Result<Vec<Vec<Value>>> {
+async fn rows(
+    reading: &Transaction<'_>,
+    table: &SourceTable,
+    left: &mut u64,
+) -> Result<Vec<Vec<Value>>> {
     let columns = table.columns.iter().map(|it| {
         let name = quote(&it.name);
         dialect::read(&it.declared, &name)

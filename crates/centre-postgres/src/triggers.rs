@@ -2,14 +2,14 @@
 //!
 //! What is in place and what has to be made is `deploy`'s affair.
 
-use super::catalog::{Catalog, Table};
+use super::catalog::{PostgresCatalog, PostgresTable};
 use super::publication::PgColumn;
 use super::quote::{ident, qualified};
-use super::route::{Route, Watched, differ};
+use super::route::{Route, WatchedColumn, differ};
 use super::state::SCHEMA;
 use tidewater_centre::engine::compile::CompiledRule;
 use tidewater_centre::engine::database::ChangeLog;
-use tidewater_centre::publication::Tracking;
+use tidewater_centre::publication::TrackingMode;
 
 /// What a change log has to be.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,7 +30,7 @@ pub(crate) struct LogSpec {
     /// The way to the table that decides.
     pub(super) route: Route,
     /// The columns of the tracked table that triggers look at.
-    pub(super) watched: Vec<Watched>,
+    pub(super) watched: Vec<WatchedColumn>,
     columns: Vec<LogColumn>,
     /// The key's columns that somebody writes.
     written_key: Vec<String>,
@@ -84,12 +84,12 @@ impl LogSpec {
     /// The log that a rule of a table needs: the partition columns first, then the key's
     /// columns that are not among them.
     pub(super) fn new(
-        table: &Table,
+        table: &PostgresTable,
         rule: &CompiledRule,
-        catalog: &Catalog,
-        tracking: Tracking,
+        catalog: &PostgresCatalog,
+        tracking: TrackingMode,
     ) -> LogSpec {
-        let route = Route::of(table, rule, catalog);
+        let route = Route::from_rule(table, rule, catalog);
         let is_above = !route.is_empty();
         let root = rule
             .route
@@ -104,8 +104,14 @@ impl LogSpec {
                     .any(|&it| table.columns[it].name == column.name)
         };
         let key = || table.key.iter().map(|&index| &table.columns[index]);
-        let columns = deciding.clone().map(|it| LogColumn::of(it, is_above));
-        let columns = columns.chain(key().filter(own).map(|it| LogColumn::of(it, false)));
+        let columns = deciding
+            .clone()
+            .map(|it| LogColumn::from_column(it, is_above));
+        let columns = columns.chain(
+            key()
+                .filter(own)
+                .map(|it| LogColumn::from_column(it, false)),
+        );
         let referring = rule.route.first().into_iter().flat_map(|it| &it.columns);
         let mut watched: Vec<&PgColumn> = match is_above {
             true => referring.map(|&it| &table.columns[it]).collect(),
@@ -122,10 +128,13 @@ impl LogSpec {
             table: table.sql_name.clone(),
             title: table.title.clone(),
             partition: route.names().into_iter().chain(names).collect(),
-            by_row: tracking == Tracking::Row,
+            by_row: tracking == TrackingMode::Row,
             partitioned: table.members.is_some(),
             generated: watched.iter().any(|it| it.generated),
-            watched: watched.into_iter().map(Watched::of).collect(),
+            watched: watched
+                .into_iter()
+                .map(WatchedColumn::from_column)
+                .collect(),
             columns: columns.collect(),
             written_key: key()
                 .filter(|it| !it.generated)
@@ -503,7 +512,7 @@ pub(super) fn function_of(name: &str, body: &str) -> String {
 }
 
 impl LogColumn {
-    fn of(column: &PgColumn, is_above: bool) -> LogColumn {
+    fn from_column(column: &PgColumn, is_above: bool) -> LogColumn {
         LogColumn {
             source: column.sql.clone(),
             is_above,

@@ -19,7 +19,7 @@ const EPOCH_MICROS: i64 = EPOCH_DAYS * 86_400_000_000;
 
 /// How the values of a column travel between us and PostgreSQL.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) enum Kind {
+pub(super) enum ValueKind {
     Int2,
     Int4,
     Int8,
@@ -45,30 +45,30 @@ pub(super) enum Kind {
 
 /// A value that a column of this kind cannot hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Unfit;
+pub(super) struct UnfitValue;
 
-impl Kind {
+impl ValueKind {
     /// The kind of a base type, by the type's OID (`pg_type.dat`).
-    pub(super) fn of(type_oid: u32) -> Kind {
+    pub(super) fn from_oid(type_oid: u32) -> ValueKind {
         match type_oid {
-            16 => Kind::Bool,
-            17 => Kind::Bytea,
-            20 => Kind::Int8,
-            21 => Kind::Int2,
-            23 => Kind::Int4,
-            25 | 1043 => Kind::Text,
-            114 => Kind::Json,
-            700 => Kind::Float4,
-            701 => Kind::Float8,
-            1042 => Kind::Bpchar,
-            1082 => Kind::Date,
-            1083 => Kind::Time,
-            1114 => Kind::Timestamp,
-            1184 => Kind::TimestampTz,
-            1700 => Kind::Numeric,
-            2950 => Kind::Uuid,
-            3802 => Kind::Jsonb,
-            _ => Kind::Other,
+            16 => ValueKind::Bool,
+            17 => ValueKind::Bytea,
+            20 => ValueKind::Int8,
+            21 => ValueKind::Int2,
+            23 => ValueKind::Int4,
+            25 | 1043 => ValueKind::Text,
+            114 => ValueKind::Json,
+            700 => ValueKind::Float4,
+            701 => ValueKind::Float8,
+            1042 => ValueKind::Bpchar,
+            1082 => ValueKind::Date,
+            1083 => ValueKind::Time,
+            1114 => ValueKind::Timestamp,
+            1184 => ValueKind::TimestampTz,
+            1700 => ValueKind::Numeric,
+            2950 => ValueKind::Uuid,
+            3802 => ValueKind::Jsonb,
+            _ => ValueKind::Other,
         }
     }
 
@@ -76,95 +76,102 @@ impl Kind {
     /// carries such values.
     pub(super) fn parameter(self) -> (u32, &'static str) {
         match self {
-            Kind::Bool => (16, "bool"),
-            Kind::Bytea => (17, "bytea"),
-            Kind::Int8 => (20, "int8"),
-            Kind::Int2 => (21, "int2"),
-            Kind::Int4 => (23, "int4"),
-            Kind::Text | Kind::Bpchar | Kind::Other => (25, "text"),
-            Kind::Json => (114, "json"),
-            Kind::Float4 => (700, "float4"),
-            Kind::Float8 => (701, "float8"),
-            Kind::Date => (1082, "date"),
-            Kind::Time => (1083, "time"),
-            Kind::Timestamp => (1114, "timestamp"),
-            Kind::TimestampTz => (1184, "timestamptz"),
-            Kind::Numeric => (1700, "numeric"),
-            Kind::Uuid => (2950, "uuid"),
-            Kind::Jsonb => (3802, "jsonb"),
+            ValueKind::Bool => (16, "bool"),
+            ValueKind::Bytea => (17, "bytea"),
+            ValueKind::Int8 => (20, "int8"),
+            ValueKind::Int2 => (21, "int2"),
+            ValueKind::Int4 => (23, "int4"),
+            ValueKind::Text | ValueKind::Bpchar | ValueKind::Other => (25, "text"),
+            ValueKind::Json => (114, "json"),
+            ValueKind::Float4 => (700, "float4"),
+            ValueKind::Float8 => (701, "float8"),
+            ValueKind::Date => (1082, "date"),
+            ValueKind::Time => (1083, "time"),
+            ValueKind::Timestamp => (1114, "timestamp"),
+            ValueKind::TimestampTz => (1184, "timestamptz"),
+            ValueKind::Numeric => (1700, "numeric"),
+            ValueKind::Uuid => (2950, "uuid"),
+            ValueKind::Jsonb => (3802, "jsonb"),
         }
     }
 
     /// The type as remotes see it; `scale` is that of a numeric column.
     pub(super) fn column_type(self, scale: Option<u16>) -> ColumnType {
         match self {
-            Kind::Int2 | Kind::Int4 | Kind::Int8 => ColumnType::Integer,
-            Kind::Bool => ColumnType::Boolean,
-            Kind::Float4 | Kind::Float8 => ColumnType::Real,
-            Kind::Numeric => ColumnType::Decimal { scale },
-            Kind::Text | Kind::Bpchar => ColumnType::Text,
-            Kind::Bytea => ColumnType::Bytes,
-            Kind::Date => ColumnType::Date,
-            Kind::Time => ColumnType::Time,
-            Kind::Timestamp => ColumnType::Timestamp,
-            Kind::TimestampTz => ColumnType::TimestampTz,
-            Kind::Uuid => ColumnType::Uuid,
-            Kind::Json | Kind::Jsonb => ColumnType::Json,
-            Kind::Other => ColumnType::Opaque,
+            ValueKind::Int2 | ValueKind::Int4 | ValueKind::Int8 => ColumnType::Integer,
+            ValueKind::Bool => ColumnType::Boolean,
+            ValueKind::Float4 | ValueKind::Float8 => ColumnType::Real,
+            ValueKind::Numeric => ColumnType::Decimal { scale },
+            ValueKind::Text | ValueKind::Bpchar => ColumnType::Text,
+            ValueKind::Bytea => ColumnType::Bytes,
+            ValueKind::Date => ColumnType::Date,
+            ValueKind::Time => ColumnType::Time,
+            ValueKind::Timestamp => ColumnType::Timestamp,
+            ValueKind::TimestampTz => ColumnType::TimestampTz,
+            ValueKind::Uuid => ColumnType::Uuid,
+            ValueKind::Json | ValueKind::Jsonb => ColumnType::Json,
+            ValueKind::Other => ColumnType::Opaque,
         }
     }
 
     /// Appends a value with its length. An error leaves `out` as it was.
-    pub(super) fn encode(self, datum: &Datum<'_>, out: &mut Vec<u8>) -> Result<(), Unfit> {
+    pub(super) fn encode(self, datum: &Datum<'_>, out: &mut Vec<u8>) -> Result<(), UnfitValue> {
         match (self, *datum) {
             (_, Datum::Null) => out.extend_from_slice(&(-1i32).to_be_bytes()),
-            (Kind::Int4, Datum::Integer(integer)) => {
+            (ValueKind::Int4, Datum::Integer(integer)) => {
                 put(
                     out,
-                    &i32::try_from(integer).map_err(|_| Unfit)?.to_be_bytes(),
+                    &i32::try_from(integer)
+                        .map_err(|_| UnfitValue)?
+                        .to_be_bytes(),
                 );
             }
-            (Kind::Int8, Datum::Integer(integer)) => put(out, &integer.to_be_bytes()),
-            (Kind::Int2, Datum::Integer(integer)) => {
+            (ValueKind::Int8, Datum::Integer(integer)) => put(out, &integer.to_be_bytes()),
+            (ValueKind::Int2, Datum::Integer(integer)) => {
                 put(
                     out,
-                    &i16::try_from(integer).map_err(|_| Unfit)?.to_be_bytes(),
+                    &i16::try_from(integer)
+                        .map_err(|_| UnfitValue)?
+                        .to_be_bytes(),
                 );
             }
-            (Kind::Bool, Datum::Boolean(boolean)) => put(out, &[u8::from(boolean)]),
-            (Kind::Float8, Datum::Real(real)) => put(out, &real.to_be_bytes()),
-            (Kind::Float4, Datum::Real(real)) => {
+            (ValueKind::Bool, Datum::Boolean(boolean)) => put(out, &[u8::from(boolean)]),
+            (ValueKind::Float8, Datum::Real(real)) => put(out, &real.to_be_bytes()),
+            (ValueKind::Float4, Datum::Real(real)) => {
                 let single = real as f32;
                 if single.is_infinite() && real.is_finite() {
-                    return Err(Unfit);
+                    return Err(UnfitValue);
                 }
                 put(out, &single.to_be_bytes());
             }
-            (Kind::Numeric, Datum::Decimal(decimal)) => numeric::encode(decimal, out)?,
-            (Kind::Text | Kind::Bpchar | Kind::Json | Kind::Other, Datum::Text(text)) => {
+            (ValueKind::Numeric, Datum::Decimal(decimal)) => numeric::encode(decimal, out)?,
+            (
+                ValueKind::Text | ValueKind::Bpchar | ValueKind::Json | ValueKind::Other,
+                Datum::Text(text),
+            ) => {
                 if text.as_bytes().contains(&0) {
-                    return Err(Unfit);
+                    return Err(UnfitValue);
                 }
                 put(out, text.as_bytes());
             }
-            (Kind::Jsonb, Datum::Text(text)) => {
+            (ValueKind::Jsonb, Datum::Text(text)) => {
                 if text.as_bytes().contains(&0) {
-                    return Err(Unfit);
+                    return Err(UnfitValue);
                 }
-                let length = i32::try_from(text.len() + 1).map_err(|_| Unfit)?;
+                let length = i32::try_from(text.len() + 1).map_err(|_| UnfitValue)?;
                 out.extend_from_slice(&length.to_be_bytes());
                 out.push(1);
                 out.extend_from_slice(text.as_bytes());
             }
-            (Kind::Bytea, Datum::Bytes(bytes)) => put(out, bytes),
-            (Kind::Date, Datum::Date(days)) => put(out, &date(days)?.to_be_bytes()),
-            (Kind::Time, Datum::Time(micros)) => put(out, &micros.to_be_bytes()),
-            (Kind::Timestamp, Datum::Timestamp(micros))
-            | (Kind::TimestampTz, Datum::TimestampTz(micros)) => {
+            (ValueKind::Bytea, Datum::Bytes(bytes)) => put(out, bytes),
+            (ValueKind::Date, Datum::Date(days)) => put(out, &date(days)?.to_be_bytes()),
+            (ValueKind::Time, Datum::Time(micros)) => put(out, &micros.to_be_bytes()),
+            (ValueKind::Timestamp, Datum::Timestamp(micros))
+            | (ValueKind::TimestampTz, Datum::TimestampTz(micros)) => {
                 put(out, &timestamp(micros)?.to_be_bytes());
             }
-            (Kind::Uuid, Datum::Uuid(uuid)) => put(out, &uuid),
-            _ => return Err(Unfit),
+            (ValueKind::Uuid, Datum::Uuid(uuid)) => put(out, &uuid),
+            _ => return Err(UnfitValue),
         }
         Ok(())
     }
@@ -174,36 +181,36 @@ impl Kind {
         self,
         bytes: &'a [u8],
         scratch: &'a mut String,
-    ) -> Result<Datum<'a>, Unfit> {
+    ) -> Result<Datum<'a>, UnfitValue> {
         Ok(match self {
-            Kind::Int4 => Datum::Integer(i32::from_be_bytes(fixed(bytes)?).into()),
-            Kind::Int8 => Datum::Integer(i64::from_be_bytes(fixed(bytes)?)),
-            Kind::Int2 => Datum::Integer(i16::from_be_bytes(fixed(bytes)?).into()),
-            Kind::Bool => Datum::Boolean(bytes == [1]),
-            Kind::Float8 => Datum::Real(canonical_real(f64::from_be_bytes(fixed(bytes)?))),
-            Kind::Float4 => {
+            ValueKind::Int4 => Datum::Integer(i32::from_be_bytes(fixed(bytes)?).into()),
+            ValueKind::Int8 => Datum::Integer(i64::from_be_bytes(fixed(bytes)?)),
+            ValueKind::Int2 => Datum::Integer(i16::from_be_bytes(fixed(bytes)?).into()),
+            ValueKind::Bool => Datum::Boolean(bytes == [1]),
+            ValueKind::Float8 => Datum::Real(canonical_real(f64::from_be_bytes(fixed(bytes)?))),
+            ValueKind::Float4 => {
                 Datum::Real(canonical_real(shortest(f32::from_be_bytes(fixed(bytes)?))))
             }
-            Kind::Numeric => Datum::Decimal(numeric::decode(bytes, scratch)?),
-            Kind::Text | Kind::Json | Kind::Other => Datum::Text(text(bytes)?),
-            Kind::Bpchar => Datum::Text(text(bytes)?.trim_end_matches(' ')),
-            Kind::Jsonb => match bytes.split_first() {
+            ValueKind::Numeric => Datum::Decimal(numeric::decode(bytes, scratch)?),
+            ValueKind::Text | ValueKind::Json | ValueKind::Other => Datum::Text(text(bytes)?),
+            ValueKind::Bpchar => Datum::Text(text(bytes)?.trim_end_matches(' ')),
+            ValueKind::Jsonb => match bytes.split_first() {
                 Some((1, json)) => Datum::Text(text(json)?),
-                _ => return Err(Unfit),
+                _ => return Err(UnfitValue),
             },
-            Kind::Bytea => Datum::Bytes(bytes),
-            Kind::Date => Datum::Date(match i32::from_be_bytes(fixed(bytes)?) {
+            ValueKind::Bytea => Datum::Bytes(bytes),
+            ValueKind::Date => Datum::Date(match i32::from_be_bytes(fixed(bytes)?) {
                 i32::MAX => i64::MAX,
                 i32::MIN => i64::MIN,
                 days => i64::from(days) + EPOCH_DAYS,
             }),
-            Kind::Time => Datum::Time(i64::from_be_bytes(fixed(bytes)?)),
-            Kind::Timestamp => {
+            ValueKind::Time => Datum::Time(i64::from_be_bytes(fixed(bytes)?)),
+            ValueKind::Timestamp => {
                 micros_since_1970(fixed(bytes)?).map_or_else(|| far_future(bytes), Datum::Timestamp)
             }
-            Kind::TimestampTz => micros_since_1970(fixed(bytes)?)
+            ValueKind::TimestampTz => micros_since_1970(fixed(bytes)?)
                 .map_or_else(|| far_future(bytes), Datum::TimestampTz),
-            Kind::Uuid => Datum::Uuid(fixed(bytes)?),
+            ValueKind::Uuid => Datum::Uuid(fixed(bytes)?),
         })
     }
 }
@@ -214,12 +221,12 @@ fn put(out: &mut Vec<u8>, bytes: &[u8]) {
     out.extend_from_slice(bytes);
 }
 
-fn fixed<const N: usize>(bytes: &[u8]) -> Result<[u8; N], Unfit> {
-    bytes.try_into().map_err(|_| Unfit)
+fn fixed<const N: usize>(bytes: &[u8]) -> Result<[u8; N], UnfitValue> {
+    bytes.try_into().map_err(|_| UnfitValue)
 }
 
-fn text(bytes: &[u8]) -> Result<&str, Unfit> {
-    str::from_utf8(bytes).map_err(|_| Unfit)
+fn text(bytes: &[u8]) -> Result<&str, UnfitValue> {
+    str::from_utf8(bytes).map_err(|_| UnfitValue)
 }
 
 /// The real of the shortest decimal that means this single: 21.35 is 21.35 on remotes, too, and
@@ -243,21 +250,21 @@ fn canonical_real(real: f64) -> f64 {
     }
 }
 
-fn date(days: i64) -> Result<i32, Unfit> {
+fn date(days: i64) -> Result<i32, UnfitValue> {
     match days {
         i64::MAX => Ok(i32::MAX),
         i64::MIN => Ok(i32::MIN),
         days => match i32::try_from(days.saturating_sub(EPOCH_DAYS)) {
-            Ok(i32::MAX | i32::MIN) | Err(_) => Err(Unfit),
+            Ok(i32::MAX | i32::MIN) | Err(_) => Err(UnfitValue),
             Ok(days) => Ok(days),
         },
     }
 }
 
-fn timestamp(micros: i64) -> Result<i64, Unfit> {
+fn timestamp(micros: i64) -> Result<i64, UnfitValue> {
     match micros {
         i64::MAX | i64::MIN => Ok(micros),
-        micros => micros.checked_sub(EPOCH_MICROS).ok_or(Unfit),
+        micros => micros.checked_sub(EPOCH_MICROS).ok_or(UnfitValue),
     }
 }
 

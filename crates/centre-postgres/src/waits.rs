@@ -9,12 +9,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
-use tidewater_centre::engine::connection::{Connection as _, own};
+use tidewater_centre::engine::connection::{DatabaseConnection as _, system_sql};
 use tidewater_centre::error::CentreError;
-use tidewater_centre::records::Blocker;
+use tidewater_centre::records::BlockingTransaction;
 
-use super::Shared;
-use super::connection::{Connection, PATIENCE_MS, refused};
+use super::PostgresShared;
+use super::connection::{PATIENCE_MS, PostgresConnection, refused};
 
 /// How long a sync waits for a lock after another one has waited in vain.
 pub(super) const HURRIED_MS: u64 = 100;
@@ -27,20 +27,20 @@ const LOOK_AFTER: Duration = Duration::from_millis(500);
 
 /// When syncs have waited.
 #[derive(Debug)]
-pub(super) struct Waits {
+pub(super) struct SyncWaits {
     /// The last one that has waited in vain for as long as any does.
     in_vain_ms: AtomicI64,
 }
 
-impl Default for Waits {
-    fn default() -> Waits {
-        Waits {
+impl Default for SyncWaits {
+    fn default() -> SyncWaits {
+        SyncWaits {
             in_vain_ms: AtomicI64::new(i64::MIN),
         }
     }
 }
 
-impl Waits {
+impl SyncWaits {
     /// How long a sync that begins now waits for a lock.
     pub(super) fn patience_ms(&self, now_ms: i64) -> u64 {
         let in_vain_ms = self.in_vain_ms.load(Ordering::Relaxed);
@@ -60,7 +60,7 @@ impl Waits {
 
 /// Does what a sync does on a backend, and looks for who is in the way if that takes long.
 pub(super) async fn watched<T>(
-    shared: &Arc<Shared>,
+    shared: &Arc<PostgresShared>,
     backend: i32,
     now_ms: i64,
     work: impl Future<Output = T>,
@@ -99,7 +99,7 @@ WHERE 0 = ANY(pg_catalog.pg_blocking_pids($1)) AND EXISTS (SELECT FROM pg_catalo
   WHERE w.pid = $1 AND NOT w.granted AND h.granted AND h.pid IS NULL
     AND x.locktype = 'transactionid' AND x.transactionid = p.transaction)";
 
-async fn note(shared: &Shared, backend: i32, now_ms: i64) -> Result<(), CentreError> {
+async fn note(shared: &PostgresShared, backend: i32, now_ms: i64) -> Result<(), CentreError> {
     let error = |error| refused("looking who holds a lock")(error);
     let mut connection = shared.pool.get().await?;
     let blocking = connection.prepare(BLOCKING, &[]).await?;
@@ -127,8 +127,10 @@ async fn note(shared: &Shared, backend: i32, now_ms: i64) -> Result<(), CentreEr
 }
 
 /// Transactions for which syncs wait, or have waited and would again, because they have not ended.
-pub(super) async fn blockers(connection: &mut Connection) -> Result<Vec<Blocker>, CentreError> {
-    let select = own!(
+pub(super) async fn blockers(
+    connection: &mut PostgresConnection,
+) -> Result<Vec<BlockingTransaction>, CentreError> {
+    let select = system_sql!(
         "WITH waiting AS (
            SELECT w.pid FROM pg_catalog.pg_stat_activity w
            WHERE w.application_name = 'tidewater' AND w.datname = current_database()
@@ -150,7 +152,7 @@ pub(super) async fn blockers(connection: &mut Connection) -> Result<Vec<Blocker>
     );
     let answer = connection.run_one("reading the status", select).await?;
     let rows = answer.rows.iter().map(|row| {
-        Ok(Blocker {
+        Ok(BlockingTransaction {
             process: row.get(0)?,
             application: row.get(1)?,
             user: row.get(2)?,
@@ -165,9 +167,9 @@ pub(super) async fn blockers(connection: &mut Connection) -> Result<Vec<Blocker>
 /// When the oldest transaction began that is open in this database, or was prepared, and how many of its
 /// sessions wait for a lock. When those of other users began is only known to who may read all statistics.
 pub(super) async fn load(
-    connection: &mut Connection,
+    connection: &mut PostgresConnection,
 ) -> Result<(Option<i64>, Option<u64>), CentreError> {
-    let load = own!(
+    let load = system_sql!(
         "SELECT (extract(epoch FROM least(
              (SELECT min(xact_start) FROM pg_catalog.pg_stat_activity
                WHERE datname = current_database() AND pid <> pg_catalog.pg_backend_pid()),

@@ -5,7 +5,7 @@
 //! committed synchronously after the snapshot was taken. Everything that the snapshot
 //! saw is durable by then, and every transaction id below the mark's is spent.
 
-use super::connection::{Address, Connection, refused};
+use super::connection::{DatabaseAddress, PostgresConnection, refused};
 use super::fill_random;
 use tidewater_centre::engine::marks;
 use tidewater_centre::error::CentreError;
@@ -43,14 +43,14 @@ fn is_snapshot(text: &str) -> bool {
 }
 
 /// Asks for marks, at a time.
-pub(super) type Marks = marks::Marks<i64, Vec<u8>>;
+pub(super) type Marks = marks::MarkQueue<i64, Vec<u8>>;
 
 /// Starts the task that makes marks; it ends when nobody can ask any more. It connects at the
 /// first request.
-pub(super) fn start(address: Address) -> Marks {
+pub(super) fn start(address: DatabaseAddress) -> Marks {
     let (marks, mut asking) = marks::queue::<i64, Vec<u8>>();
     tokio::spawn(async move {
-        let mut connection: Option<Connection> = None;
+        let mut connection: Option<PostgresConnection> = None;
         while let Some((asked, waiting)) = asking.next().await {
             let oldest = asked.iter().min().copied();
             let mark = write_mark(&address, &mut connection, oldest.unwrap_or(0)).await;
@@ -64,14 +64,17 @@ pub(super) fn start(address: Address) -> Marks {
 }
 
 async fn write_mark(
-    address: &Address,
-    connection: &mut Option<Connection>,
+    address: &DatabaseAddress,
+    connection: &mut Option<PostgresConnection>,
     created_ms: i64,
 ) -> Result<[u8; MARK_BYTES], CentreError> {
     let mut mark = [0; MARK_BYTES];
     fill_random(&mut mark)?;
-    if connection.as_ref().is_none_or(Connection::is_closed) {
-        *connection = Some(Connection::open(address).await?);
+    if connection
+        .as_ref()
+        .is_none_or(PostgresConnection::is_closed)
+    {
+        *connection = Some(PostgresConnection::open(address).await?);
     }
     let Some(connection) = connection else {
         return Err(CentreError::Internal {

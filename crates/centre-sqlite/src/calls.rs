@@ -16,16 +16,17 @@ use tidewater_protocol::frame::ROWS_PAYLOAD_BYTES;
 use tidewater_protocol::pack::too_long;
 use tidewater_protocol::{ColumnType, Datum, Op, RowShape, RowsWriter, Value, ValueRef};
 
-use super::connection::Connection;
+use super::connection::SqliteConnection;
 use super::{failure, values};
-use tidewater_centre::engine::connection::{Connection as _, own};
-use tidewater_centre::engine::procedure::{Calls, Checked, Ran};
+use tidewater_centre::engine::connection::{DatabaseConnection as _, system_sql};
+use tidewater_centre::engine::procedure::{CallRun, CallRunner, StatementCheck};
 use tidewater_centre::engine::scope::wrong;
 use tidewater_centre::engine::script::Script;
-use tidewater_centre::engine::scripts::Statement;
+use tidewater_centre::engine::scripts::ScriptStatement;
 use tidewater_centre::error::CentreError;
 use tidewater_centre::{
-    AnswerColumn, AnswerSink, CallAnswer, CallOutcome, Cancel, Interrupt, ProcedureCall, Returns,
+    AnswerColumn, AnswerSink, CallAnswer, CallInterrupt, CallOutcome, Cancel, ProcedureCall,
+    Returns,
 };
 
 /// So many steps of a statement are between two looks whether it is to end.
@@ -35,30 +36,30 @@ pub(super) const STEPS: i32 = 1_000;
 const ROWS_AT_ONCE: usize = 4_000;
 
 /// Interrupts the calls of a worker: each looks by itself.
-pub(super) struct Interrupter;
+pub(super) struct SqliteInterrupter;
 
-impl Interrupt for Interrupter {
+impl CallInterrupt for SqliteInterrupter {
     fn interrupt(&self, call: &Cancel) {
         call.set();
     }
 }
 
-/// See [`Calls`].
+/// See [`CallRunner`].
 pub(super) struct SqliteCalls<'c> {
-    connection: &'c mut Connection,
+    connection: &'c mut SqliteConnection,
 }
 
 /// What a statement of a call comes to.
 type Answered = Result<CallOutcome, rusqlite::Error>;
 
 impl<'c> SqliteCalls<'c> {
-    pub(super) fn new(connection: &'c mut Connection) -> SqliteCalls<'c> {
+    pub(super) fn new(connection: &'c mut SqliteConnection) -> SqliteCalls<'c> {
         SqliteCalls { connection }
     }
 
     /// Does something for a call that ends when the call is not wanted any more, or has taken too
     /// long.
-    fn watched<T>(&self, call: &ProcedureCall, work: impl FnOnce(&Connection) -> T) -> T {
+    fn watched<T>(&self, call: &ProcedureCall, work: impl FnOnce(&SqliteConnection) -> T) -> T {
         let cancel = call.cancel.clone();
         let until = Instant::now().checked_add(call.timeout);
         let is_over = move || cancel.is_set() || until.is_some_and(|it| Instant::now() >= it);
@@ -69,9 +70,9 @@ impl<'c> SqliteCalls<'c> {
     }
 
     /// Reads in a transaction of its own, in which nothing can be written.
-    fn read_one(&self, call: &ProcedureCall) -> Result<Ran, CentreError> {
+    fn read_one(&self, call: &ProcedureCall) -> Result<CallRun, CentreError> {
         if call.cancel.is_set() {
-            return Ok(Ran::Done(CallOutcome::Interrupted));
+            return Ok(CallRun::Done(CallOutcome::Interrupted));
         }
         let begun = self
             .connection
@@ -90,33 +91,33 @@ impl<'c> SqliteCalls<'c> {
     }
 }
 
-impl Calls for SqliteCalls<'_> {
-    type Connection = Connection;
+impl CallRunner for SqliteCalls<'_> {
+    type Connection = SqliteConnection;
 
-    fn connection(&mut self) -> &mut Connection {
+    fn connection(&mut self) -> &mut SqliteConnection {
         self.connection
     }
 
-    async fn read(&mut self, calls: &[&ProcedureCall]) -> Result<Vec<Ran>, CentreError> {
+    async fn read(&mut self, calls: &[&ProcedureCall]) -> Result<Vec<CallRun>, CentreError> {
         calls.iter().map(|call| self.read_one(call)).collect()
     }
 
-    async fn begin(&mut self, _: &ProcedureCall) -> Result<Option<Ran>, CentreError> {
+    async fn begin(&mut self, _: &ProcedureCall) -> Result<Option<CallRun>, CentreError> {
         match self.connection.execute_batch("BEGIN IMMEDIATE") {
             Ok(()) => Ok(None),
             Err(error) => ran(Err(error)).map(Some),
         }
     }
 
-    async fn run(&mut self, call: &ProcedureCall) -> Result<Ran, CentreError> {
+    async fn run(&mut self, call: &ProcedureCall) -> Result<CallRun, CentreError> {
         let caller = &call.caller;
         let remote = caller.remote_id.map(|it| it.to_string());
-        let who = own!(
+        let who = system_sql!(
             "INSERT INTO tidewater.uploading (username, remote_id) VALUES (?1, ?2)",
             caller.user,
             remote.unwrap_or_default(),
         );
-        let forget = own!("DELETE FROM tidewater.uploading");
+        let forget = system_sql!("DELETE FROM tidewater.uploading");
         let says = [forget.clone(), who];
         self.connection.flight("saying who calls", &says).await?;
         let answered = self.watched(call, |connection| answer(connection, call));
@@ -131,9 +132,9 @@ impl Calls for SqliteCalls<'_> {
         &mut self,
         _: &ProcedureCall,
         outcome: CallOutcome,
-    ) -> Result<Ran, CentreError> {
+    ) -> Result<CallRun, CentreError> {
         match self.connection.execute_batch("COMMIT") {
-            Ok(()) => Ok(Ran::Done(outcome)),
+            Ok(()) => Ok(CallRun::Done(outcome)),
             Err(error) => {
                 self.undo().await?;
                 ran(Err(error))
@@ -150,7 +151,7 @@ impl Calls for SqliteCalls<'_> {
 }
 
 /// Runs the statements of a call, if it is allowed.
-fn answer(connection: &Connection, call: &ProcedureCall) -> Answered {
+fn answer(connection: &SqliteConnection, call: &ProcedureCall) -> Answered {
     if let Some(allow) = call.procedure.allow() {
         let mut statement = connection.prepare_cached(&allow.sql)?;
         let parameters = parameters(call, allow, statement.parameter_count());
@@ -180,7 +181,7 @@ fn answer(connection: &Connection, call: &ProcedureCall) -> Answered {
 
 /// Runs one statement to its end.
 fn run(
-    connection: &Connection,
+    connection: &SqliteConnection,
     call: &ProcedureCall,
     script: &Script,
     returns: Returns,
@@ -347,7 +348,7 @@ fn parameters(call: &ProcedureCall, script: &Script, count: usize) -> Vec<Native
 
 /// The parameters of a script's statement. A time of the server's own is spelled as SQLite's
 /// functions spell theirs, to be compared with them.
-pub(super) fn of_script(statement: &Statement, values: &[Value]) -> Vec<Native> {
+pub(super) fn of_script(statement: &ScriptStatement, values: &[Value]) -> Vec<Native> {
     let typed = statement.typed().zip(values);
     let natives = typed.map(|((column_type, is_own_time), value)| match value {
         Value::Text(text) if is_own_time => {
@@ -373,22 +374,22 @@ pub(super) fn bound(column_type: ColumnType, value: &Value) -> Native {
 }
 
 /// What an answer or a failure means for a call.
-fn ran(answered: Answered) -> Result<Ran, CentreError> {
+fn ran(answered: Answered) -> Result<CallRun, CentreError> {
     let error = match answered {
-        Ok(outcome) => return Ok(Ran::Done(outcome)),
+        Ok(outcome) => return Ok(CallRun::Done(outcome)),
         Err(error) => error,
     };
     let message = error.to_string();
     let rusqlite::Error::SqliteFailure(code, _) = &error else {
         let code = String::new();
-        return Ok(Ran::Done(CallOutcome::Failed { code, message }));
+        return Ok(CallRun::Done(CallOutcome::Failed { code, message }));
     };
     Ok(match (code.code, code.extended_code) {
-        (ErrorCode::OperationInterrupted, _) => Ran::Done(CallOutcome::Interrupted),
-        (_, ffi::SQLITE_BUSY) => Ran::Done(CallOutcome::Busy { message }),
+        (ErrorCode::OperationInterrupted, _) => CallRun::Done(CallOutcome::Interrupted),
+        (_, ffi::SQLITE_BUSY) => CallRun::Done(CallOutcome::Busy { message }),
         // Another connection has written, or recovers the file.
         (ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked, _) => {
-            Ran::Again(CallOutcome::Busy { message })
+            CallRun::Again(CallOutcome::Busy { message })
         }
         (
             ErrorCode::CannotOpen
@@ -398,7 +399,7 @@ fn ran(answered: Answered) -> Result<Ran, CentreError> {
             | ErrorCode::SystemIoFailure,
             _,
         ) => return Err(failure("running a call")(error)),
-        (_, extended) => Ran::Done(CallOutcome::Failed {
+        (_, extended) => CallRun::Done(CallOutcome::Failed {
             code: name(extended),
             message,
         }),
@@ -436,11 +437,11 @@ fn name(code: i32) -> String {
 /// See [`check_call`](tidewater_centre::engine::database::Tracking::check_call); with so many
 /// parameters beside its own for rows.
 pub(super) fn check(
-    connection: &Connection,
+    connection: &SqliteConnection,
     named: &str,
     script: &Script,
     rows: usize,
-) -> Result<Checked, CentreError> {
+) -> Result<StatementCheck, CentreError> {
     let statement = connection.prepare(&script.sql).map_err(|error| {
         let hint = "try it in the sqlite3 shell with values in place of the parameters";
         wrong(named, &format!("is refused by SQLite: {error}"), hint)
@@ -450,7 +451,7 @@ pub(super) fn check(
         return Err(wrong(named, "has parameters of SQLite's own", hint));
     }
     let columns = statement.columns();
-    Ok(Checked {
+    Ok(StatementCheck {
         columns: columns.iter().map(|it| it.name().to_owned()).collect(),
         writes: Some(!statement.readonly()),
     })

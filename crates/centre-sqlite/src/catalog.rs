@@ -2,29 +2,29 @@
 
 use tidewater_protocol::{ForeignKeyAction, index_sql};
 
-use super::connection::Connection;
-use super::upstream::Upstream;
+use super::connection::SqliteConnection;
+use super::upstream::BranchSubscription;
 use super::{failure, quote, values};
 use tidewater_centre::engine::catalog::{
-    self, CheckInfo, ColumnInfo, Numbering, Reference, TableInfo, checks, default_of_sqlite,
-    is_null,
+    self, CheckInfo, ColumnInfo, ForeignKeyInfo, RowNumbering, TableInfo, checks,
+    default_of_sqlite, is_null,
 };
 use tidewater_centre::error::CentreError;
 use tidewater_centre::records::KeylessRows;
 
 /// All tables of the application, by name.
 #[derive(Debug)]
-pub(crate) struct Catalog {
+pub(crate) struct SqliteCatalog {
     pub(super) infos: Vec<TableInfo>,
     /// In the same order.
-    pub(super) tables: Vec<Table>,
+    pub(super) tables: Vec<SqliteTable>,
 }
 
 /// What of a table only SQLite has.
 #[derive(Debug, Default)]
-pub(super) struct Table {
+pub(super) struct SqliteTable {
     /// Everything by which a row can displace another; the primary key first.
-    pub(super) uniques: Vec<Unique>,
+    pub(super) uniques: Vec<UniqueKey>,
     /// By column, what its default is declared as.
     defaults: Vec<Option<String>>,
     /// Whether a statement on it may leave something behind when it fails, or end
@@ -37,29 +37,29 @@ pub(super) struct Table {
 
 /// The primary key or a unique index.
 #[derive(Debug)]
-pub(super) struct Unique {
+pub(super) struct UniqueKey {
     pub(super) is_primary_key: bool,
-    pub(super) terms: Vec<Term>,
+    pub(super) terms: Vec<UniqueTerm>,
     /// The condition of a partial index, as SQL over the table's columns.
     pub(super) condition: Option<String>,
 }
 
 /// What a unique index is about.
 #[derive(Debug)]
-pub(super) enum Term {
+pub(super) enum UniqueTerm {
     /// A column, and the collation by which it is compared.
     Column(usize, String),
     /// SQL over the table's columns.
     Expression(String),
 }
 
-impl catalog::Catalog for Catalog {
+impl catalog::CatalogReader for SqliteCatalog {
     fn tables(&self) -> &[TableInfo] {
         &self.infos
     }
 }
 
-impl Table {
+impl SqliteTable {
     /// The condition that a row, by this alias, has no key; `None` if every row has one.
     pub(super) fn has_no_key(&self, info: &TableInfo, alias: &str) -> Option<String> {
         let columns = self.nullable_key.iter();
@@ -70,13 +70,13 @@ impl Table {
     }
 }
 
-impl Catalog {
-    pub(super) fn read(connection: &Connection) -> Result<Catalog, CentreError> {
+impl SqliteCatalog {
+    pub(super) fn read(connection: &SqliteConnection) -> Result<SqliteCatalog, CentreError> {
         read(connection).map_err(failure("reading the database's schema"))
     }
 }
 
-impl Table {
+impl SqliteTable {
     /// The value that `REPLACE` puts in the place of NULL where a column has none, unless it
     /// is computed. BEFORE triggers see the NULL.
     pub(super) fn replaces_null(&self, info: &TableInfo, column: usize) -> Option<&str> {
@@ -86,20 +86,20 @@ impl Table {
     }
 }
 
-impl Table {
+impl SqliteTable {
     /// The default of a column, as it is declared.
     pub(super) fn default_of(&self, column: usize) -> Option<&str> {
         self.defaults[column].as_deref()
     }
 }
 
-impl Unique {
+impl UniqueKey {
     /// The columns, if remotes can have such a constraint. Of an index whose SQL is not understood
     /// no term may be known.
     fn columns(&self) -> Option<Vec<usize>> {
         let columns = self.terms.iter().map(|term| match term {
-            Term::Column(column, _) => Some(*column),
-            Term::Expression(_) => None,
+            UniqueTerm::Column(column, _) => Some(*column),
+            UniqueTerm::Expression(_) => None,
         });
         let columns = columns.collect::<Option<Vec<usize>>>()?;
         let tells = !self.is_primary_key && self.condition.is_none() && !columns.is_empty();
@@ -107,7 +107,7 @@ impl Unique {
     }
 }
 
-fn read(connection: &Connection) -> rusqlite::Result<Catalog> {
+fn read(connection: &SqliteConnection) -> rusqlite::Result<SqliteCatalog> {
     // Virtual tables and their shadows keep rows by means that no trigger sees.
     let mut statement = connection.prepare(
         "SELECT name, sql FROM sqlite_schema s WHERE type = 'table'
@@ -120,7 +120,7 @@ fn read(connection: &Connection) -> rusqlite::Result<Catalog> {
         Ok((row.get::<_, String>(0)?, row.get::<_, String>(1)?))
     })?;
     let named = named.collect::<rusqlite::Result<Vec<_>>>()?;
-    let upstream = Upstream::read(connection)?;
+    let upstream = BranchSubscription::read(connection)?;
     let (mut infos, mut tables) = (Vec::new(), Vec::new());
     for (name, sql) in named {
         let (mut info, table) = read_table(connection, name, &sql)?;
@@ -131,31 +131,31 @@ fn read(connection: &Connection) -> rusqlite::Result<Catalog> {
     for at in 0..infos.len() {
         infos[at].references = read_references(connection, &infos[at], &infos)?;
     }
-    Ok(Catalog { infos, tables })
+    Ok(SqliteCatalog { infos, tables })
 }
 
 /// A branch's table is what headquarters says, not what it is declared as.
-fn follow_headquarters(info: &mut TableInfo, upstream: &Upstream) {
+fn follow_headquarters(info: &mut TableInfo, upstream: &BranchSubscription) {
     for column in &mut info.columns {
         if let Some(theirs) = upstream.column(&info.name, &column.name) {
             column.column_type = Ok(theirs.column_type);
             column.default.clone_from(&theirs.default);
         }
         if upstream.numbers(&info.name, &column.name) {
-            column.numbering = Some(Numbering::Sequence("numbered by headquarters"));
+            column.numbering = Some(RowNumbering::Sequence("numbered by headquarters"));
         }
     }
 }
 
 fn read_table(
-    connection: &Connection,
+    connection: &SqliteConnection,
     name: String,
     sql: &str,
-) -> rusqlite::Result<(TableInfo, Table)> {
-    let mut table = Table {
+) -> rusqlite::Result<(TableInfo, SqliteTable)> {
+    let mut table = SqliteTable {
         has_triggers: has_triggers(connection, &name)?,
         has_conflict_clauses: sql.to_ascii_uppercase().contains("CONFLICT"),
-        ..Table::default()
+        ..SqliteTable::default()
     };
     let mut columns = Vec::new();
     let mut key: Vec<(i64, usize)> = Vec::new();
@@ -215,7 +215,11 @@ fn read_table(
         table.nullable_key.clear();
     }
     read_indexes(connection, &mut info, &mut table)?;
-    info.unique = table.uniques.iter().filter_map(Unique::columns).collect();
+    info.unique = table
+        .uniques
+        .iter()
+        .filter_map(UniqueKey::columns)
+        .collect();
     Ok((info, table))
 }
 
@@ -261,8 +265,8 @@ fn number(info: &mut TableInfo, sql: &str) {
     let column = &mut info.columns[key];
     if column.type_name.eq_ignore_ascii_case("integer") && !sql.contains("WITHOUT ROWID") {
         column.numbering = Some(match sql.contains("AUTOINCREMENT") {
-            true => Numbering::Sequence("INTEGER PRIMARY KEY AUTOINCREMENT"),
-            false => Numbering::Highest("declare it INTEGER PRIMARY KEY AUTOINCREMENT"),
+            true => RowNumbering::Sequence("INTEGER PRIMARY KEY AUTOINCREMENT"),
+            false => RowNumbering::Highest("declare it INTEGER PRIMARY KEY AUTOINCREMENT"),
         });
     }
 }
@@ -321,7 +325,7 @@ fn close(text: &str) -> Option<usize> {
     None
 }
 
-fn has_triggers(connection: &Connection, table: &str) -> rusqlite::Result<bool> {
+fn has_triggers(connection: &SqliteConnection, table: &str) -> rusqlite::Result<bool> {
     let mut statement = connection.prepare_cached(
         "SELECT 1 FROM sqlite_schema WHERE type = 'trigger' AND tbl_name = ?1 COLLATE NOCASE
          AND name NOT LIKE 'tidewater\\_%' ESCAPE '\\'",
@@ -330,9 +334,9 @@ fn has_triggers(connection: &Connection, table: &str) -> rusqlite::Result<bool> 
 }
 
 fn read_indexes(
-    connection: &Connection,
+    connection: &SqliteConnection,
     info: &mut TableInfo,
-    table: &mut Table,
+    table: &mut SqliteTable,
 ) -> rusqlite::Result<()> {
     let mut statement = connection.prepare_cached(
         "SELECT l.name, l.\"unique\", l.origin, s.sql FROM pragma_index_list(?1) l
@@ -355,21 +359,21 @@ fn read_indexes(
             let column: i64 = detail.get(0)?;
             let text = texts.get_mut(terms.len()).map(std::mem::take);
             terms.push(match (usize::try_from(column), text) {
-                (Ok(column), _) => Term::Column(column, detail.get(1)?),
-                (Err(_), Some(text)) => Term::Expression(text),
+                (Ok(column), _) => UniqueTerm::Column(column, detail.get(1)?),
+                (Err(_), Some(text)) => UniqueTerm::Expression(text),
                 // Only the rowid, which no CREATE INDEX can name.
                 (Err(_), None) => continue,
             });
         }
         if condition.is_none() {
             let leading = terms.iter().map_while(|term| match term {
-                Term::Column(column, _) => Some(*column),
-                Term::Expression(_) => None,
+                UniqueTerm::Column(column, _) => Some(*column),
+                UniqueTerm::Expression(_) => None,
             });
             info.indexed.push(leading.collect());
         }
         if is_unique {
-            table.uniques.push(Unique {
+            table.uniques.push(UniqueKey {
                 is_primary_key,
                 terms,
                 condition,
@@ -383,10 +387,10 @@ fn read_indexes(
         let terms = info
             .key
             .iter()
-            .map(|&index| Term::Column(index, "BINARY".into()));
+            .map(|&index| UniqueTerm::Column(index, "BINARY".into()));
         table.uniques.insert(
             0,
-            Unique {
+            UniqueKey {
                 is_primary_key: true,
                 terms: terms.collect(),
                 condition: None,
@@ -398,16 +402,16 @@ fn read_indexes(
 
 /// The foreign keys of a table; not those that refer to nothing.
 fn read_references(
-    connection: &Connection,
+    connection: &SqliteConnection,
     table: &TableInfo,
     all: &[TableInfo],
-) -> rusqlite::Result<Vec<Reference>> {
+) -> rusqlite::Result<Vec<ForeignKeyInfo>> {
     let mut statement = connection.prepare_cached(
         "SELECT id, \"table\", on_update, on_delete, \"from\", \"to\"
          FROM pragma_foreign_key_list(?1) ORDER BY id DESC, seq",
     )?;
     let mut rows = statement.query([&table.name])?;
-    let mut found: Vec<(i64, Option<Reference>)> = Vec::new();
+    let mut found: Vec<(i64, Option<ForeignKeyInfo>)> = Vec::new();
     while let Some(row) = rows.next()? {
         let id: i64 = row.get(0)?;
         if found.last().is_none_or(|(last, _)| *last != id) {
@@ -416,7 +420,7 @@ fn read_references(
                 .iter()
                 .position(|it| it.name.eq_ignore_ascii_case(&parent));
             let (on_update, on_delete): (String, String) = (row.get(2)?, row.get(3)?);
-            let reference = parent.map(|parent| Reference {
+            let reference = parent.map(|parent| ForeignKeyInfo {
                 columns: Vec::new(),
                 parent,
                 parent_columns: Vec::new(),
@@ -465,10 +469,10 @@ fn action(name: &str) -> ForeignKeyAction {
 
 /// The rows of these tables that have no key.
 pub(super) fn keyless_rows(
-    connection: &Connection,
+    connection: &SqliteConnection,
     tables: &[String],
 ) -> Result<Vec<KeylessRows>, CentreError> {
-    let catalog = Catalog::read(connection)?;
+    let catalog = SqliteCatalog::read(connection)?;
     let mut found = Vec::new();
     for (info, table) in catalog.infos.iter().zip(&catalog.tables) {
         let has_no_key = table.has_no_key(info, "t");

@@ -8,13 +8,15 @@ use rusqlite::types::{ToSqlOutput, ValueRef as Stored};
 use tidewater_protocol::Value;
 
 use super::failure;
-use tidewater_centre::engine::connection::{self, Answer, Durability, Own, Row, split_rows};
+use tidewater_centre::engine::connection::{
+    self, Durability, ResultRow, StatementResult, SystemStatement, split_rows,
+};
 use tidewater_centre::error::CentreError;
 
 /// A connection to the file.
-pub(crate) struct Connection(pub(super) rusqlite::Connection);
+pub(crate) struct SqliteConnection(pub(super) rusqlite::Connection);
 
-impl Deref for Connection {
+impl Deref for SqliteConnection {
     type Target = rusqlite::Connection;
 
     fn deref(&self) -> &rusqlite::Connection {
@@ -22,7 +24,7 @@ impl Deref for Connection {
     }
 }
 
-impl DerefMut for Connection {
+impl DerefMut for SqliteConnection {
     fn deref_mut(&mut self) -> &mut rusqlite::Connection {
         &mut self.0
     }
@@ -46,9 +48,9 @@ pub(super) fn spell(sql: &str) -> String {
 }
 
 /// A parameter.
-struct Bound<'a>(&'a Value);
+struct BoundParameter<'a>(&'a Value);
 
-impl rusqlite::ToSql for Bound<'_> {
+impl rusqlite::ToSql for BoundParameter<'_> {
     fn to_sql(&self) -> rusqlite::Result<ToSqlOutput<'_>> {
         Ok(ToSqlOutput::Borrowed(match self.0 {
             Value::Null => Stored::Null,
@@ -71,15 +73,18 @@ fn value(stored: Stored<'_>) -> Value {
 }
 
 /// Runs one statement of the server's own; for rows one after the other.
-pub(super) fn run(connection: &rusqlite::Connection, own: &Own) -> rusqlite::Result<Answer> {
+pub(super) fn run(
+    connection: &rusqlite::Connection,
+    own: &SystemStatement,
+) -> rusqlite::Result<StatementResult> {
     let mut statement = connection.prepare_cached(&spell(own.sql))?;
     if own.rows.is_empty() {
         return match split_rows(own.sql) {
             None => run_once(connection, &mut statement, own.parameters.iter()),
-            Some(_) => Ok(Answer::default()),
+            Some(_) => Ok(StatementResult::default()),
         };
     }
-    let mut all = Answer::default();
+    let mut all = StatementResult::default();
     for (row, number) in own.rows.iter().zip(1..) {
         let number = Value::Integer(number);
         let parameters = std::iter::once(&number).chain(row);
@@ -94,36 +99,36 @@ fn run_once<'v>(
     connection: &rusqlite::Connection,
     statement: &mut rusqlite::Statement<'_>,
     parameters: impl Iterator<Item = &'v Value>,
-) -> rusqlite::Result<Answer> {
+) -> rusqlite::Result<StatementResult> {
     let columns = statement.column_count();
-    let parameters = params_from_iter(parameters.map(Bound));
+    let parameters = params_from_iter(parameters.map(BoundParameter));
     if columns == 0 {
         let changed = statement.execute(parameters)? as u64;
-        return Ok(Answer {
+        return Ok(StatementResult {
             changed,
-            ..Answer::default()
+            ..StatementResult::default()
         });
     }
     let mut found = statement.query(parameters)?;
     let mut rows = Vec::new();
     while let Some(row) = found.next()? {
         let values = (0..columns).map(|index| Ok(value(row.get_ref(index)?)));
-        rows.push(Row(values.collect::<rusqlite::Result<_>>()?));
+        rows.push(ResultRow(values.collect::<rusqlite::Result<_>>()?));
     }
     drop(found);
     let changed = match statement.readonly() {
         true => 0,
         false => connection.changes(),
     };
-    Ok(Answer { rows, changed })
+    Ok(StatementResult { rows, changed })
 }
 
-impl connection::Connection for Connection {
+impl connection::DatabaseConnection for SqliteConnection {
     async fn flight(
         &mut self,
         what: &'static str,
-        statements: &[Own],
-    ) -> Result<Vec<Answer>, CentreError> {
+        statements: &[SystemStatement],
+    ) -> Result<Vec<StatementResult>, CentreError> {
         let answers = statements.iter().map(|own| run(self, own));
         answers.collect::<Result<_, _>>().map_err(failure(what))
     }
@@ -132,8 +137,8 @@ impl connection::Connection for Connection {
         &mut self,
         what: &'static str,
         _: Durability,
-        statements: &[Own],
-    ) -> Result<Vec<Answer>, CentreError> {
+        statements: &[SystemStatement],
+    ) -> Result<Vec<StatementResult>, CentreError> {
         self.begin().await?;
         let answers = self.flight(what, statements).await;
         match &answers {

@@ -3,8 +3,8 @@
 
 use std::sync::{Arc, PoisonError};
 
-use super::calls::{Interrupter, SqliteCalls};
-use super::connection::Connection;
+use super::calls::{SqliteCalls, SqliteInterrupter};
+use super::connection::SqliteConnection;
 use super::download::FileSnapshot;
 use super::file::{DatabaseFile, OpenFile};
 use super::publication::PublishedTable;
@@ -13,32 +13,33 @@ use super::served::refresh;
 use super::watermark::Marker;
 use super::{SharedServed, SqliteCentre};
 use tidewater_centre::centre::CentreResult;
-use tidewater_centre::download::{Downloaded, Downloading};
+use tidewater_centre::download::{Downloaded, RunningDownloads};
 use tidewater_centre::engine;
-use tidewater_centre::engine::database::{Database, Job, Lane};
-use tidewater_centre::engine::deploy::Loaded;
-use tidewater_centre::engine::follow::Changes;
-use tidewater_centre::engine::thread::{ConnectionThread, Owned, at_once};
+use tidewater_centre::engine::database::{Database, Job, WorkerConnection};
+use tidewater_centre::engine::deploy::ServedPublications;
+use tidewater_centre::engine::follow::CommittedChanges;
+use tidewater_centre::engine::thread::{ConnectionThread, ThreadOwner, at_once};
 use tidewater_centre::error::CentreError;
 use tidewater_centre::trying::{ScriptTrial, TriedScript};
 use tidewater_centre::upload::{SyncUpload, UploadOutcome};
 use tidewater_centre::{
-    CallOutcome, Choice, Interrupt, ProcedureCall, RefusedChoice, ScriptRun, SettleOutcome,
+    CallInterrupt, CallOutcome, ConflictChoice, ProcedureCall, RefusedChoice, ScriptRun,
+    SettleOutcome,
 };
 
 /// A connection that runs syncs.
-pub(crate) struct SqliteLane {
+pub(crate) struct SqliteWorkerConnection {
     thread: ConnectionThread<OpenFile>,
     file: DatabaseFile,
     marker: Marker,
     served: SharedServed,
 }
 
-impl Lane for SqliteLane {
-    type Connection = Connection;
+impl WorkerConnection for SqliteWorkerConnection {
+    type Connection = SqliteConnection;
     type Table = PublishedTable;
 
-    fn served(&self) -> Arc<Loaded<PublishedTable>> {
+    fn served(&self) -> Arc<ServedPublications<PublishedTable>> {
         let served = self.served.read().unwrap_or_else(PoisonError::into_inner);
         served.clone()
     }
@@ -56,7 +57,10 @@ impl Lane for SqliteLane {
         })
     }
 
-    fn run<'a, T: Send + 'static>(&'a mut self, job: Job<Connection, T>) -> CentreResult<'a, T> {
+    fn run<'a, T: Send + 'static>(
+        &'a mut self,
+        job: Job<SqliteConnection, T>,
+    ) -> CentreResult<'a, T> {
         Box::pin(self.thread.run(|connection| at_once(job(connection))))
     }
 
@@ -73,7 +77,7 @@ impl Lane for SqliteLane {
         }))
     }
 
-    fn settle_conflict(&mut self, choice: Choice) -> CentreResult<'_, SettleOutcome> {
+    fn settle_conflict(&mut self, choice: ConflictChoice) -> CentreResult<'_, SettleOutcome> {
         let served = self.served.clone();
         Box::pin(self.thread.run(move |connection| {
             let served = refresh(connection, &served)?;
@@ -120,13 +124,13 @@ impl Lane for SqliteLane {
         }))
     }
 
-    fn interrupter(&self) -> Arc<dyn Interrupt> {
-        Arc::new(Interrupter)
+    fn interrupter(&self) -> Arc<dyn CallInterrupt> {
+        Arc::new(SqliteInterrupter)
     }
 
     fn download<'a, 'd: 'a>(
         &'a mut self,
-        downloads: Vec<Downloading<'d>>,
+        downloads: Vec<RunningDownloads<'d>>,
     ) -> CentreResult<'a, Downloaded> {
         let (served, marker) = (self.served.clone(), self.marker.clone());
         Box::pin(
@@ -143,12 +147,12 @@ impl Lane for SqliteLane {
 }
 
 impl Database for SqliteCentre {
-    type Lane = SqliteLane;
+    type Lane = SqliteWorkerConnection;
 
-    fn open_lane(&self) -> CentreResult<'_, SqliteLane> {
+    fn open_lane(&self) -> CentreResult<'_, SqliteWorkerConnection> {
         let (file, marker, served) = (self.file.clone(), self.marker.clone(), self.served.clone());
         Box::pin(self.file.environment().jobs.blocking(move || {
-            Ok(SqliteLane {
+            Ok(SqliteWorkerConnection {
                 thread: ConnectionThread::start(file.open()?, &file.environment().jobs)?,
                 file,
                 marker,
@@ -157,11 +161,11 @@ impl Database for SqliteCentre {
         }))
     }
 
-    fn run<T: Send + 'static>(&self, job: Job<Connection, T>) -> CentreResult<'_, T> {
+    fn run<T: Send + 'static>(&self, job: Job<SqliteConnection, T>) -> CentreResult<'_, T> {
         Box::pin(self.admin.run(|connection| at_once(job(connection))))
     }
 
-    fn run_apart<T: Send + 'static>(&self, job: Job<Connection, T>) -> CentreResult<'_, T> {
+    fn run_apart<T: Send + 'static>(&self, job: Job<SqliteConnection, T>) -> CentreResult<'_, T> {
         let file = self.file.clone();
         let run = move || file.open()?.run(|connection| at_once(job(connection)));
         Box::pin(self.file.environment().jobs.blocking(run))
@@ -171,19 +175,19 @@ impl Database for SqliteCentre {
         self.file.environment().random(bytes)
     }
 
-    fn serve(&self, loaded: Loaded<PublishedTable>) {
+    fn serve(&self, loaded: ServedPublications<PublishedTable>) {
         *self.served.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(loaded);
     }
 
-    fn served(&self) -> Arc<Loaded<PublishedTable>> {
+    fn served(&self) -> Arc<ServedPublications<PublishedTable>> {
         Arc::clone(&*self.served.read().unwrap_or_else(PoisonError::into_inner))
     }
 
     fn follow(
         &self,
-        served: Arc<Loaded<PublishedTable>>,
+        served: Arc<ServedPublications<PublishedTable>>,
         since: Option<Vec<u8>>,
-    ) -> CentreResult<'_, Changes> {
+    ) -> CentreResult<'_, CommittedChanges> {
         Box::pin(self.follower.follow(&self.file, served, since))
     }
 

@@ -6,24 +6,25 @@ use rusqlite::{Row, params_from_iter};
 
 use tidewater_protocol::{Code, ColumnType, Datum, Value, ValueRef};
 
-use super::connection::{Connection, run};
+use super::connection::{SqliteConnection, run};
 use super::publication::{Publication, PublishedTable, TableRule};
 use super::scope;
 use super::served::Served;
-use super::triggers::Log;
-use super::watermark::{self, Marker, Position, Positions as Logs};
+use super::triggers::RecordedLog;
+use super::watermark::{self, LogPosition, LogPositions as Logs, Marker};
 use super::{calls, failure, quote, state, values};
 use tidewater_centre::SyncContext;
 use tidewater_centre::centre::CentreResult;
 use tidewater_centre::download::{DownloadJob, DownloadSubscription};
-use tidewater_centre::engine::connection::{Answer, Own};
+use tidewater_centre::engine::connection::{StatementResult, SystemStatement};
 use tidewater_centre::engine::download::{
-    Held, Mark, Opened, Order, Part, Place, Snapshot, TakeKey, TakeRow,
+    DownloadSnapshot, DurableMark, KeyOrder, OpenedSubscription, RuleHolding, RuleRows, TablePlace,
+    TakeKey, TakeRow,
 };
 use tidewater_centre::engine::exact::unpack;
-use tidewater_centre::engine::scope::{Purpose, ScopeChange, Standing};
-use tidewater_centre::engine::scripts::Statement;
-use tidewater_centre::engine::watermark::Presented;
+use tidewater_centre::engine::scope::{ScopeChange, ScopePurpose, SerialValidity};
+use tidewater_centre::engine::scripts::ScriptStatement;
+use tidewater_centre::engine::watermark::PresentedCheckpoint;
 use tidewater_centre::engine::window::Window;
 use tidewater_centre::error::CentreError;
 use tidewater_centre::scope::Partitions;
@@ -32,13 +33,13 @@ type Result<T> = std::result::Result<T, CentreError>;
 
 const DAY_MICROS: i64 = 86_400_000_000;
 
-/// See [`Snapshot`].
+/// See [`DownloadSnapshot`].
 pub(super) struct FileSnapshot<'p> {
-    connection: &'p mut Connection,
+    connection: &'p mut SqliteConnection,
     served: &'p Served,
     marker: &'p Marker,
     publications: Vec<&'p Publication>,
-    opened: Vec<Opened>,
+    opened: Vec<OpenedSubscription>,
     /// By subscription and rule, the position in the change log that the remote knows.
     since: Vec<Vec<i64>>,
 }
@@ -46,7 +47,7 @@ pub(super) struct FileSnapshot<'p> {
 impl<'p> FileSnapshot<'p> {
     /// Takes the snapshot, and looks what each subscription has.
     pub(super) fn open<'j>(
-        connection: &'p mut Connection,
+        connection: &'p mut SqliteConnection,
         served: &'p Served,
         marker: &'p Marker,
         jobs: impl Iterator<Item = &'j DownloadJob>,
@@ -82,9 +83,9 @@ impl<'p> FileSnapshot<'p> {
 
     fn look(&mut self, subscription: &DownloadSubscription, context: &SyncContext) -> Result<()> {
         let publication = self.served.publication(&subscription.publication)?;
-        let scope = scope::current(self.connection, publication, context, Purpose::Reading)?;
+        let scope = scope::current(self.connection, publication, context, ScopePurpose::Reading)?;
         let checkpoint = subscription.checkpoint.as_ref();
-        let presented = checkpoint.and_then(Presented::of);
+        let presented = checkpoint.and_then(PresentedCheckpoint::from_checkpoint);
         let marked_ms = match &presented {
             Some(presented) => watermark::mark_created(self.connection, &presented.watermark.mark)?,
             None => None,
@@ -93,7 +94,7 @@ impl<'p> FileSnapshot<'p> {
         let known = known.and_then(|it| Logs::decode(&*it.watermark.position).ok());
         let known = known.unwrap_or_default();
         let mut held = Vec::with_capacity(publication.rules.len());
-        let mut logs: Vec<Position> = Vec::new();
+        let mut logs: Vec<LogPosition> = Vec::new();
         let mut since = vec![0; publication.rules.len()];
         let mut news = false;
         let tables = publication.tables.iter().flat_map(|it| &it.rules);
@@ -102,7 +103,7 @@ impl<'p> FileSnapshot<'p> {
             if let Some(log) = &table.log {
                 let position = state::log_position(self.connection, log.id)?;
                 if logs.iter().all(|it| it.log != log.id) {
-                    logs.push(Position {
+                    logs.push(LogPosition {
                         log: log.id,
                         position,
                     });
@@ -125,18 +126,18 @@ impl<'p> FileSnapshot<'p> {
                 }
             }
             let place = presented.as_ref().and_then(|it| it.place(rule.id));
-            held.push(Held { place, is_traced });
+            held.push(RuleHolding { place, is_traced });
         }
-        let issued = Standing::ask(context.remote_id, &publication.schema.name);
+        let issued = SerialValidity::ask(context.remote_id, &publication.schema.name);
         let issued = run(self.connection, &issued).map_err(failure("reading a subscription"))?;
         let presented_serial = checkpoint.map(|it| it.serial);
-        self.opened.push(Opened {
+        self.opened.push(OpenedSubscription {
             published: publication.published(),
             position: Logs { logs }.encode_to_vec(),
             role: String::new(),
             scope,
             held,
-            standing: Standing::read(presented_serial, &issued)?,
+            standing: SerialValidity::read(presented_serial, &issued)?,
             news,
             marked_ms,
             safe_until: context.now_ms.saturating_mul(1000),
@@ -147,7 +148,7 @@ impl<'p> FileSnapshot<'p> {
     }
 
     /// Whether a log has everything since a position.
-    fn goes_back_to(&self, position: &Position) -> Result<bool> {
+    fn goes_back_to(&self, position: &LogPosition) -> Result<bool> {
         state::goes_back_to(self.connection, position.log, position.position)
     }
 
@@ -155,7 +156,7 @@ impl<'p> FileSnapshot<'p> {
     fn has_news(
         &self,
         table: &TableRule,
-        log: &Log,
+        log: &RecordedLog,
         partitions: &Partitions,
         since: i64,
     ) -> Result<bool> {
@@ -190,8 +191,8 @@ impl<'p> FileSnapshot<'p> {
     /// partition's.
     fn of_part(
         &self,
-        place: Place,
-        part: &Part<'_>,
+        place: TablePlace,
+        part: &RuleRows<'_>,
         begins: &str,
     ) -> Result<(String, Vec<Native>)> {
         let rule = &self.table(place).rules[part.rule];
@@ -232,8 +233,8 @@ impl<'p> FileSnapshot<'p> {
 
     fn each_row(
         &self,
-        place: Place,
-        part: &Part<'_>,
+        place: TablePlace,
+        part: &RuleRows<'_>,
         take: impl FnMut(&[Datum<'_>]) -> Result<()>,
     ) -> Result<()> {
         let select = &self.table(place).rules[part.rule].select;
@@ -243,8 +244,8 @@ impl<'p> FileSnapshot<'p> {
     /// Runs a query for each partition of a part: how it begins, and the types of what it yields.
     fn each(
         &self,
-        place: Place,
-        part: &Part<'_>,
+        place: TablePlace,
+        part: &RuleRows<'_>,
         (begins, types): (&str, &[ColumnType]),
         mut take: impl FnMut(&[Datum<'_>]) -> Result<()>,
     ) -> Result<()> {
@@ -261,38 +262,38 @@ impl<'p> FileSnapshot<'p> {
         Ok(())
     }
 
-    fn table(&self, place: Place) -> &'p PublishedTable {
+    fn table(&self, place: TablePlace) -> &'p PublishedTable {
         &self.publications[place.subscription].tables[place.table]
     }
 
-    fn types(&self, place: Place) -> &'p [ColumnType] {
+    fn types(&self, place: TablePlace) -> &'p [ColumnType] {
         &self.publications[place.subscription].row_types[place.table]
     }
 }
 
-impl Snapshot for FileSnapshot<'_> {
-    fn take_opened(&mut self) -> Vec<Opened> {
+impl DownloadSnapshot for FileSnapshot<'_> {
+    fn take_opened(&mut self) -> Vec<OpenedSubscription> {
         std::mem::take(&mut self.opened)
     }
 
-    fn mark(&mut self, now_ms: i64, changes: Vec<ScopeChange>) -> CentreResult<'_, Mark> {
+    fn mark(&mut self, now_ms: i64, changes: Vec<ScopeChange>) -> CentreResult<'_, DurableMark> {
         Box::pin(async move { self.marker.mark(now_ms, changes) })
     }
 
-    fn row_estimate(&self, _: Place) -> u64 {
+    fn row_estimate(&self, _: TablePlace) -> u64 {
         0
     }
 
     fn rows<'s>(
         &'s mut self,
-        place: Place,
-        part: &'s Part<'s>,
+        place: TablePlace,
+        part: &'s RuleRows<'s>,
         take: TakeRow<'s>,
     ) -> CentreResult<'s, ()> {
         Box::pin(async move { self.each_row(place, part, take) })
     }
 
-    fn own(&mut self, statements: Vec<Own>) -> CentreResult<'_, Vec<Answer>> {
+    fn own(&mut self, statements: Vec<SystemStatement>) -> CentreResult<'_, Vec<StatementResult>> {
         Box::pin(async move {
             let answers = statements.iter().map(|it| run(self.connection, it));
             let answers: rusqlite::Result<_> = answers.collect();
@@ -302,8 +303,8 @@ impl Snapshot for FileSnapshot<'_> {
 
     fn kept_rows<'s>(
         &'s mut self,
-        place: Place,
-        part: &'s Part<'s>,
+        place: TablePlace,
+        part: &'s RuleRows<'s>,
         take: TakeKey<'s>,
     ) -> CentreResult<'s, ()> {
         Box::pin(async move {
@@ -314,7 +315,11 @@ impl Snapshot for FileSnapshot<'_> {
         })
     }
 
-    fn keyless_rows<'s>(&'s mut self, place: Place, part: &'s Part<'s>) -> CentreResult<'s, u64> {
+    fn keyless_rows<'s>(
+        &'s mut self,
+        place: TablePlace,
+        part: &'s RuleRows<'s>,
+    ) -> CentreResult<'s, u64> {
         Box::pin(async move {
             let Some(count) = &self.table(place).rules[part.rule].count_keyless else {
                 return Ok(0);
@@ -332,8 +337,8 @@ impl Snapshot for FileSnapshot<'_> {
 
     fn script<'s>(
         &'s mut self,
-        _: Place,
-        statement: &'s Statement,
+        _: TablePlace,
+        statement: &'s ScriptStatement,
         values: &'s [Value],
         take: TakeRow<'s>,
     ) -> CentreResult<'s, ()> {
@@ -352,9 +357,9 @@ impl Snapshot for FileSnapshot<'_> {
 
     fn changes<'s>(
         &'s mut self,
-        place: Place,
+        place: TablePlace,
         asked: &'s [Option<Vec<&'s [u8]>>],
-        order: Option<&'s Order<'s>>,
+        order: Option<&'s KeyOrder<'s>>,
         take: TakeKey<'s>,
     ) -> CentreResult<'s, ()> {
         Box::pin(async move {
@@ -405,7 +410,7 @@ impl Snapshot for FileSnapshot<'_> {
 
     fn by_keys<'s>(
         &'s mut self,
-        place: Place,
+        place: TablePlace,
         keys: &'s [Vec<Datum<'s>>],
         take: TakeKey<'s>,
     ) -> CentreResult<'s, ()> {
@@ -446,7 +451,7 @@ impl Snapshot for FileSnapshot<'_> {
 }
 
 fn query_rows(
-    connection: &Connection,
+    connection: &SqliteConnection,
     sql: &str,
     parameters: Vec<Native>,
     types: &[ColumnType],
@@ -466,7 +471,7 @@ fn query_rows(
 /// A row as a remote keeps it: a number in a column that is text there becomes text, as
 /// SQLite spells it, and may be a value of the column's type then.
 fn with_kept<R>(
-    connection: &Connection,
+    connection: &SqliteConnection,
     types: &[ColumnType],
     row: &[Datum<'_>],
     take: impl FnOnce(&[Datum<'_>]) -> R,

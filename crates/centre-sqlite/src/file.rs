@@ -14,10 +14,10 @@ use std::time::Duration;
 use rusqlite::config::DbConfig;
 use rusqlite::{ErrorCode, OpenFlags};
 
-use super::connection::Connection;
+use super::connection::SqliteConnection;
 use super::environment::{FileIdentity, SqliteEnvironment};
 use super::failure;
-use tidewater_centre::engine::thread::Owned;
+use tidewater_centre::engine::thread::ThreadOwner;
 use tidewater_centre::error::CentreError;
 
 /// How long a statement waits for another writer: a remote that is told to come back later does no
@@ -115,17 +115,17 @@ fn replaced(path: &Path) -> CentreError {
 
 /// A connection to the file.
 pub(super) struct OpenFile {
-    connection: Connection,
+    connection: SqliteConnection,
     file: DatabaseFile,
 }
 
-impl Owned for OpenFile {
-    type Connection = Connection;
+impl ThreadOwner for OpenFile {
+    type Connection = SqliteConnection;
 
     /// It fails if the job may have read or written a file that was replaced.
     fn run<T>(
         &mut self,
-        job: impl FnOnce(&mut Connection) -> Result<T, CentreError>,
+        job: impl FnOnce(&mut SqliteConnection) -> Result<T, CentreError>,
     ) -> Result<T, CentreError> {
         self.file.check()?;
         let result = job(&mut self.connection);
@@ -154,13 +154,13 @@ impl Drop for OpenFile {
 }
 
 /// Opens a connection as every part of the adapter uses it.
-fn open(path: &Path) -> Result<Connection, CentreError> {
+fn open(path: &Path) -> Result<SqliteConnection, CentreError> {
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let unavailable = |error: rusqlite::Error| CentreError::Unavailable {
         message: format!("{}: {error}", path.display()),
     };
     let connection = rusqlite::Connection::open_with_flags(path, flags);
-    let connection = Connection(connection.map_err(unavailable)?);
+    let connection = SqliteConnection(connection.map_err(unavailable)?);
     connection.busy_timeout(BUSY_TIMEOUT).map_err(unavailable)?;
     connection.set_prepared_statement_cache_capacity(STATEMENTS);
     let configure = |error: rusqlite::Error| match error.sqlite_error_code() {

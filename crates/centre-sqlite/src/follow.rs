@@ -10,15 +10,15 @@ use tokio::sync::Mutex;
 
 use tidewater_protocol::Datum;
 
-use super::connection::Connection;
+use super::connection::SqliteConnection;
 use super::download::values as read_values;
 use super::file::{DatabaseFile, OpenFile};
 use super::publication::PublishedTable;
 use super::served::Served;
-use super::watermark::{Position, Positions};
+use super::watermark::{LogPosition, LogPositions};
 use super::{failure, quote, state, values};
-use tidewater_centre::engine::follow::{Changes, LogChanges, logs};
-use tidewater_centre::engine::publication::Rule;
+use tidewater_centre::engine::follow::{CommittedChanges, LogChanges, logs};
+use tidewater_centre::engine::publication::RowRule;
 use tidewater_centre::engine::thread::ConnectionThread;
 use tidewater_centre::error::CentreError;
 use tidewater_centre::scope::Partitions;
@@ -33,12 +33,12 @@ type Result<T> = std::result::Result<T, CentreError>;
 #[derive(Default)]
 pub(super) struct Follower {
     thread: Mutex<Option<ConnectionThread<OpenFile>>>,
-    seen: Arc<Guarded<Option<Seen>>>,
+    seen: Arc<Guarded<Option<SeenPosition>>>,
 }
 
 /// Where the file was when it was looked at last.
 #[derive(Clone, PartialEq)]
-struct Seen {
+struct SeenPosition {
     /// The connection's counter of what others have committed.
     version: i64,
     position: Vec<u8>,
@@ -51,7 +51,7 @@ impl Follower {
         file: &DatabaseFile,
         served: Arc<Served>,
         since: Option<Vec<u8>>,
-    ) -> Result<Changes> {
+    ) -> Result<CommittedChanges> {
         let mut thread = self.thread.lock().await;
         let jobs = &file.environment().jobs;
         let thread = match &mut *thread {
@@ -63,7 +63,7 @@ impl Follower {
             }
         };
         let seen = self.seen.clone();
-        let follow = move |connection: &mut Connection| {
+        let follow = move |connection: &mut SqliteConnection| {
             let mut seen = seen.lock().unwrap_or_else(PoisonError::into_inner);
             follow(connection, &served, since, &mut seen)
         };
@@ -72,31 +72,31 @@ impl Follower {
 }
 
 fn follow(
-    connection: &Connection,
+    connection: &SqliteConnection,
     served: &Served,
     since: Option<Vec<u8>>,
-    seen: &mut Option<Seen>,
-) -> Result<Changes> {
+    seen: &mut Option<SeenPosition>,
+) -> Result<CommittedChanges> {
     let following = failure("following changes");
     // Before the snapshot: what is committed in between is looked at twice.
     let version = connection
         .prepare_cached("PRAGMA data_version")
         .and_then(|mut statement| statement.query_row([], |row| row.get(0)))
         .map_err(following)?;
-    let at_once = since.as_ref().map(|position| Seen {
+    let at_once = since.as_ref().map(|position| SeenPosition {
         version,
         position: position.clone(),
     });
-    if let Some(Seen { position, .. }) = at_once.filter(|it| Some(it) == seen.as_ref()) {
-        return Ok(Changes {
+    if let Some(SeenPosition { position, .. }) = at_once.filter(|it| Some(it) == seen.as_ref()) {
+        return Ok(CommittedChanges {
             position,
-            ..Changes::default()
+            ..CommittedChanges::default()
         });
     }
     connection.execute_batch("BEGIN").map_err(following)?;
     let changes = read(connection, served, since)?;
     connection.execute_batch("COMMIT").map_err(following)?;
-    *seen = Some(Seen {
+    *seen = Some(SeenPosition {
         version,
         position: changes.position.clone(),
     });
@@ -104,32 +104,36 @@ fn follow(
 }
 
 /// Reads what the logs have in one snapshot.
-fn read(connection: &Connection, served: &Served, since: Option<Vec<u8>>) -> Result<Changes> {
-    let known = since.map(|since| Positions::decode(&*since));
+fn read(
+    connection: &SqliteConnection,
+    served: &Served,
+    since: Option<Vec<u8>>,
+) -> Result<CommittedChanges> {
+    let known = since.map(|since| LogPositions::decode(&*since));
     let known = known.transpose().map_err(|_| CentreError::Internal {
         message: "changes are followed from a position that is none".into(),
     })?;
-    let mut now = Positions::default();
+    let mut now = LogPositions::default();
     for log in state::logs(connection)? {
         let position = state::log_position(connection, log)?;
-        now.logs.push(Position { log, position });
+        now.logs.push(LogPosition { log, position });
     }
     let position = state::scope_version(connection)?;
-    now.logs.push(Position {
+    now.logs.push(LogPosition {
         log: SCOPES,
         position,
     });
-    let mut changes = Changes {
+    let mut changes = CommittedChanges {
         position: now.encode_to_vec(),
-        ..Changes::default()
+        ..CommittedChanges::default()
     };
     let Some(known) = known else {
         return Ok(changes);
     };
-    let is_of_scopes = |it: &&Position| it.log == SCOPES;
+    let is_of_scopes = |it: &&LogPosition| it.log == SCOPES;
     changes.scopes = known.logs.iter().find(is_of_scopes) != now.logs.iter().find(is_of_scopes);
     for (id, rule, table, _) in logs::<PublishedTable>(served) {
-        let of = |positions: &Positions| {
+        let of = |positions: &LogPositions| {
             let found = positions.logs.iter().find(|it| it.log == id);
             found.map(|it| it.position)
         };
@@ -150,8 +154,8 @@ fn read(connection: &Connection, served: &Served, since: Option<Vec<u8>>) -> Res
 
 /// The partitions of a log's entries behind a position.
 fn partitions(
-    connection: &Connection,
-    (id, _, rule): (i64, &PublishedTable, &Rule),
+    connection: &SqliteConnection,
+    (id, _, rule): (i64, &PublishedTable, &RowRule),
     since: i64,
 ) -> Result<Partitions> {
     let following = failure("following changes");

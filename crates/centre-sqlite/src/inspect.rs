@@ -6,17 +6,18 @@ use rusqlite::types::Value as Native;
 
 use tidewater_protocol::{ColumnType, Datum, Value};
 
-use super::catalog::Catalog;
-use super::connection::Connection;
+use super::catalog::SqliteCatalog;
+use super::connection::SqliteConnection;
 use super::download::{key_parameters, partition_values, values as read_values, window_value};
 use super::publication::{Publication, PublishedTable, alias, equals};
-use super::watermark::Positions;
+use super::watermark::LogPositions;
 use super::{SqliteCentre, failure, quote, scope, state, values};
 use tidewater_centre::SyncContext;
 use tidewater_centre::engine::inspect::{
-    Cell, ENTRIES_TOLD, Entry, Inspecting, Keyed, RowsDiffer, Side,
+    ChangeLogEntry, ConfigurationSide, DatabaseInspection, ENTRIES_TOLD, InspectedCell, KeyedRow,
+    RowsDiffer,
 };
-use tidewater_centre::engine::scope::Purpose;
+use tidewater_centre::engine::scope::ScopePurpose;
 use tidewater_centre::engine::window::Window;
 use tidewater_centre::error::CentreError;
 use tidewater_centre::scope::Scope;
@@ -26,21 +27,21 @@ type Result<T> = std::result::Result<T, CentreError>;
 /// The keys of both sides of a difference: the connection's own, gone with it.
 const SIDES: [&str; 2] = ["temp.tidewater_before", "temp.tidewater_now"];
 
-impl Inspecting for SqliteCentre {
+impl DatabaseInspection for SqliteCentre {
     async fn scope(
-        connection: &mut Connection,
+        connection: &mut SqliteConnection,
         publication: &Publication,
         context: &SyncContext,
-        purpose: Purpose,
+        purpose: ScopePurpose,
     ) -> Result<Scope> {
         scope::current(connection, publication, context, purpose)
     }
 
     async fn cells(
-        connection: &mut Connection,
-        catalog: &Catalog,
-        row: &Keyed<'_, PublishedTable>,
-        cells: &[Cell],
+        connection: &mut SqliteConnection,
+        catalog: &SqliteCatalog,
+        row: &KeyedRow<'_, PublishedTable>,
+        cells: &[InspectedCell],
     ) -> Result<Option<Vec<Value>>> {
         let reading = failure("reading a row");
         let table = &row.publication.tables[row.table];
@@ -72,11 +73,11 @@ impl Inspecting for SqliteCentre {
     }
 
     async fn entries(
-        connection: &mut Connection,
-        row: &Keyed<'_, PublishedTable>,
+        connection: &mut SqliteConnection,
+        row: &KeyedRow<'_, PublishedTable>,
         rule: usize,
         until_ms: i64,
-    ) -> Result<Vec<Entry>> {
+    ) -> Result<Vec<ChangeLogEntry>> {
         let reading = failure("reading a change log");
         let table = &row.publication.tables[row.table];
         let of_rule = &table.rules[rule];
@@ -106,7 +107,7 @@ impl Inspecting for SqliteCentre {
             let before = marks.iter().filter(|it| it.position < id);
             let behind = marks.iter().filter(|it| it.position >= id);
             let before_ms = behind.map(|it| it.created_ms).min();
-            entries.push(Entry {
+            entries.push(ChangeLogEntry {
                 version: id.to_string(),
                 after_ms: before.map(|it| it.created_ms).max(),
                 before_ms,
@@ -118,9 +119,9 @@ impl Inspecting for SqliteCentre {
     }
 
     async fn difference(
-        connection: &mut Connection,
+        connection: &mut SqliteConnection,
         _: &SyncContext,
-        sides: [Option<Side<'_, PublishedTable>>; 2],
+        sides: [Option<ConfigurationSide<'_, PublishedTable>>; 2],
         rows: usize,
     ) -> Result<Option<RowsDiffer>> {
         let mut key_types = Vec::new();
@@ -163,7 +164,7 @@ struct LogMark {
     position: i64,
 }
 
-fn marks(connection: &Connection, log: i64) -> Result<Vec<LogMark>> {
+fn marks(connection: &SqliteConnection, log: i64) -> Result<Vec<LogMark>> {
     let reading = failure("reading marks");
     let sql = "SELECT created_ms, positions FROM tidewater_centre_mark";
     let mut statement = connection.prepare(sql).map_err(reading)?;
@@ -171,7 +172,7 @@ fn marks(connection: &Connection, log: i64) -> Result<Vec<LogMark>> {
     let mut marks = Vec::new();
     while let Some(row) = rows.next().map_err(reading)? {
         let positions: Vec<u8> = row.get(1).map_err(reading)?;
-        let Ok(positions) = Positions::decode(&*positions) else {
+        let Ok(positions) = LogPositions::decode(&*positions) else {
             continue;
         };
         // A log that was made since was nowhere then.
@@ -185,7 +186,11 @@ fn marks(connection: &Connection, log: i64) -> Result<Vec<LogMark>> {
 }
 
 /// Notes the keys of the rows that a side has.
-fn fill(connection: &Connection, name: &str, side: &Side<'_, PublishedTable>) -> Result<()> {
+fn fill(
+    connection: &SqliteConnection,
+    name: &str,
+    side: &ConfigurationSide<'_, PublishedTable>,
+) -> Result<()> {
     let filling = failure("counting the rows of a side");
     let table = &side.publication.tables[side.table];
     let rules = &side.publication.rules[side.publication.rules_of(side.table)];
@@ -244,7 +249,7 @@ fn is_behind(window: &Window, column: &str, low: i64) -> String {
 
 /// How many keys are in the first of two tables only, and which the first of them are.
 fn only_in(
-    connection: &Connection,
+    connection: &SqliteConnection,
     [these, others]: [&str; 2],
     types: &[ColumnType],
     rows: usize,

@@ -36,12 +36,12 @@ mod upstream;
 mod values;
 mod watermark;
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::{Arc, RwLock};
 
 use rusqlite::ErrorCode;
 
-use self::connection::Connection;
+use self::connection::SqliteConnection;
 use tidewater_centre::centre::Centre;
 use tidewater_centre::engine::centre::EngineCentre;
 use tidewater_centre::engine::thread::ConnectionThread;
@@ -176,7 +176,7 @@ fn failure(what: &'static str) -> impl Fn(rusqlite::Error) -> CentreError + Copy
 /// Whether a foreign key is violated now that would only be noticed at the commit.
 /// No SQL tells that without reading whole tables; SQLite keeps a counter.
 #[expect(unsafe_code, reason = "rusqlite does not offer sqlite3_db_status")]
-fn deferred_violations(connection: &Connection) -> Result<bool, CentreError> {
+fn deferred_violations(connection: &SqliteConnection) -> Result<bool, CentreError> {
     let (mut violations, mut highest) = (0, 0);
     // SAFETY: the handle is that of an open connection, which this thread alone uses
     // while it holds the reference; SQLite writes to the two integers and keeps no
@@ -197,11 +197,4 @@ fn deferred_violations(connection: &Connection) -> Result<bool, CentreError> {
             message: format!("sqlite3_db_status failed with {result}"),
         })
     }
-}
-
-/// The path of a URL `sqlite:path`.
-pub fn path_of(url: &str) -> Option<&str> {
-    let path = url.strip_prefix("sqlite:")?;
-    let path = path.strip_prefix("//").unwrap_or(path);
-    (!path.is_empty() && Path::new(path).file_name().is_some()).then_some(path)
 }

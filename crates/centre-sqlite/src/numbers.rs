@@ -3,17 +3,17 @@
 use rusqlite::{Connection, OptionalExtension};
 
 use super::quote;
-use super::upstream::{self, Upstream};
-use tidewater_centre::engine::database::NumbersAsked;
+use super::upstream::{self, BranchSubscription};
+use tidewater_centre::engine::database::NumberBlockRequest;
 
 /// Takes numbers above all that there are, and has the table's own go on behind them, where it
 /// keeps its place (AUTOINCREMENT). The file has one writer at a time.
 pub(super) fn take(
     connection: &Connection,
-    asked: NumbersAsked<'_>,
+    asked: NumberBlockRequest<'_>,
     table: &str,
 ) -> rusqlite::Result<Vec<(i64, i64)>> {
-    if Upstream::read(connection)?.numbers(table, asked.column) {
+    if BranchSubscription::read(connection)?.numbers(table, asked.column) {
         return upstream::take_numbers(connection, table, asked.count);
     }
     let sql = format!("SELECT max({}) FROM {}", quote(asked.column), quote(table));

@@ -5,8 +5,8 @@ use std::time::Duration;
 use prost::Message;
 use rusqlite::{OptionalExtension, params};
 
-use super::connection::Connection;
-use super::watermark::{Positions, insert_mark};
+use super::connection::SqliteConnection;
+use super::watermark::{LogPositions, insert_mark};
 use super::{failure, quote, state};
 use tidewater_centre::error::CentreError;
 
@@ -14,12 +14,14 @@ use tidewater_centre::error::CentreError;
 const ENTRIES_AT_ONCE: i64 = 20_000;
 
 /// The change logs: the table's name and the entries.
-pub(super) fn log_sizes(connection: &Connection) -> Result<Vec<(String, u64)>, CentreError> {
+pub(super) fn log_sizes(connection: &SqliteConnection) -> Result<Vec<(String, u64)>, CentreError> {
     sizes(connection, "count(*)")
 }
 
 /// The same without counting: entries are numbered, and the oldest go first.
-pub(super) fn about_log_sizes(connection: &Connection) -> Result<Vec<(String, u64)>, CentreError> {
+pub(super) fn about_log_sizes(
+    connection: &SqliteConnection,
+) -> Result<Vec<(String, u64)>, CentreError> {
     sizes(
         connection,
         "coalesce(max(id) - (SELECT min(id) FROM {log}) + 1, 0)",
@@ -27,7 +29,7 @@ pub(super) fn about_log_sizes(connection: &Connection) -> Result<Vec<(String, u6
 }
 
 /// `size` is an expression; `{log}` stands for the log.
-fn sizes(connection: &Connection, size: &str) -> Result<Vec<(String, u64)>, CentreError> {
+fn sizes(connection: &SqliteConnection, size: &str) -> Result<Vec<(String, u64)>, CentreError> {
     let counting = failure("counting the entries of change logs");
     let mut sizes = Vec::new();
     for log in state::logs(connection)? {
@@ -46,14 +48,14 @@ fn sizes(connection: &Connection, size: &str) -> Result<Vec<(String, u64)>, Cent
 }
 
 /// Has the connection give way to other writers.
-pub(super) fn begin(connection: &Connection) -> Result<bool, CentreError> {
+pub(super) fn begin(connection: &SqliteConnection) -> Result<bool, CentreError> {
     let impatient = connection.busy_timeout(Duration::ZERO);
     impatient.map(|()| true).map_err(failure("pruning"))
 }
 
 /// Drops entries of a log that say no more than later ones of the same key and partition; counts
 /// them. Whoever has not seen the one that is dropped has not seen the one that stays.
-fn compact(connection: &Connection, log: i64) -> Result<u64, CentreError> {
+fn compact(connection: &SqliteConnection, log: i64) -> Result<u64, CentreError> {
     let compacting = failure("compacting the change logs");
     let table = quote(&state::log_table(log));
     let columns: Vec<String> = connection
@@ -92,7 +94,7 @@ fn compact(connection: &Connection, log: i64) -> Result<u64, CentreError> {
 /// made, so everything up to the newest mark that is too old is too old as well. A
 /// remote that has been idle keeps its mark as long as no log has passed it.
 pub(super) fn logs(
-    connection: &Connection,
+    connection: &SqliteConnection,
     before_ms: i64,
     now_ms: i64,
     mark: [u8; 16],
@@ -126,9 +128,10 @@ pub(super) fn logs(
     let Some((stamp, positions)) = expired else {
         return Ok(());
     };
-    let positions = Positions::decode(positions.as_slice()).map_err(|_| CentreError::Internal {
-        message: "the positions of a mark cannot be read".into(),
-    })?;
+    let positions =
+        LogPositions::decode(positions.as_slice()).map_err(|_| CentreError::Internal {
+            message: "the positions of a mark cannot be read".into(),
+        })?;
     let logs = state::logs(connection)?;
     for position in positions
         .logs

@@ -3,15 +3,15 @@
 
 use tidewater_protocol::{ColumnType, Table};
 
-use super::catalog::Catalog;
+use super::catalog::SqliteCatalog;
 use super::route::Route;
-use super::triggers::Log;
+use super::triggers::RecordedLog;
 use super::{quote, values};
 use tidewater_centre::OnUnseenChildren;
 use tidewater_centre::engine::catalog::TableInfo;
-use tidewater_centre::engine::compile::{Published, WhichRule};
+use tidewater_centre::engine::compile::{CompiledTable, WhichRule};
 use tidewater_centre::engine::publication::ServedTable;
-use tidewater_centre::engine::upload::rows::OnDelete;
+use tidewater_centre::engine::upload::upload_writer::OnDelete;
 
 /// A publication as it is served.
 pub(super) type Publication = tidewater_centre::engine::publication::Publication<PublishedTable>;
@@ -57,7 +57,7 @@ pub(crate) struct PublishedTable {
 #[derive(Debug)]
 pub(super) struct TableRule {
     /// The change log, if changes are read from one.
-    pub(super) log: Option<Log>,
+    pub(super) log: Option<RecordedLog>,
     /// All rows as they are read, joined with what the rule follows, up to a `WHERE`.
     pub(super) select: String,
     /// The keys of the same rows.
@@ -88,13 +88,13 @@ pub(super) struct ChildKeys {
 }
 
 impl ServedTable for PublishedTable {
-    type Log = Log;
+    type Log = RecordedLog;
 
     fn sql_name(&self) -> String {
         self.name.clone()
     }
 
-    fn logs(&self) -> Vec<&Log> {
+    fn logs(&self) -> Vec<&RecordedLog> {
         let logs = self.rules.iter().map(|rule| rule.log.as_ref());
         logs.flatten().collect()
     }
@@ -145,18 +145,22 @@ pub(super) fn alias(rule: usize, level: usize) -> String {
 }
 
 /// How rows of a table are read, with what its rules follow.
-struct Reading<'r> {
-    published: &'r Published<'r>,
+struct RowReading<'r> {
+    published: &'r CompiledTable<'r>,
     table: &'r Table,
-    catalog: &'r Catalog,
+    catalog: &'r SqliteCatalog,
     routes: Vec<Route>,
 }
 
-impl<'r> Reading<'r> {
-    fn new(published: &'r Published<'r>, table: &'r Table, catalog: &'r Catalog) -> Reading<'r> {
+impl<'r> RowReading<'r> {
+    fn new(
+        published: &'r CompiledTable<'r>,
+        table: &'r Table,
+        catalog: &'r SqliteCatalog,
+    ) -> RowReading<'r> {
         let rules = published.rules.iter();
-        let routes = rules.map(|rule| Route::of(published.table, rule, catalog));
-        Reading {
+        let routes = rules.map(|rule| Route::from_rule(published.table, rule, catalog));
+        RowReading {
             published,
             table,
             catalog,
@@ -222,7 +226,7 @@ impl<'r> Reading<'r> {
             let column = quote(&table.columns[window.column].name);
             (alias(number, window.level), quote(&table.name), column)
         });
-        let log = Log {
+        let log = RecordedLog {
             id: 0,
             table: self.table.name.clone(),
             partition: names.clone(),
@@ -261,7 +265,7 @@ impl<'r> Reading<'r> {
     }
 
     /// See [`TableRule::select_changes`].
-    fn select_changes(&self, log: &Log) -> String {
+    fn select_changes(&self, log: &RecordedLog) -> String {
         let keys = log.key_columns();
         let partition = log.partition_columns().into_iter().enumerate();
         let partition =
@@ -305,9 +309,9 @@ pub(super) fn equals(name: &str, column_type: ColumnType, value: &str) -> String
 
 impl PublishedTable {
     pub(super) fn new(
-        published: &Published<'_>,
+        published: &CompiledTable<'_>,
         table: &Table,
-        catalog: &Catalog,
+        catalog: &SqliteCatalog,
     ) -> PublishedTable {
         let (info, live) = (
             &catalog.infos[published.table],
@@ -319,7 +323,7 @@ impl PublishedTable {
             .iter()
             .map(|column| quote(&column.name))
             .collect();
-        let reading = Reading::new(published, table, catalog);
+        let reading = RowReading::new(published, table, catalog);
         let by_key = |prefix: &str| {
             let terms = table.key.iter().enumerate().map(|(number, &index)| {
                 let name = format!("{prefix}{}", names[index]);
@@ -435,7 +439,7 @@ impl PublishedTable {
 }
 
 /// What a delete of a table does to published children.
-fn on_delete(published: &Published<'_>) -> OnDelete {
+fn on_delete(published: &CompiledTable<'_>) -> OnDelete {
     match (
         published.children.is_empty(),
         published.spec.on_unseen_children,
@@ -446,7 +450,7 @@ fn on_delete(published: &Published<'_>) -> OnDelete {
     }
 }
 
-fn child_keys(published: &Published<'_>, catalog: &Catalog) -> Vec<ChildKeys> {
+fn child_keys(published: &CompiledTable<'_>, catalog: &SqliteCatalog) -> Vec<ChildKeys> {
     let infos = &catalog.infos;
     let parent = &infos[published.table];
     let children = published.children.iter().map(|children| {

@@ -5,20 +5,20 @@
 //! what is below a row is all there is. A row above that is deleted, or displaced, is logged for
 //! before it goes: what cascades below finds it gone.
 
-use super::catalog::Catalog;
+use super::catalog::SqliteCatalog;
 use super::quote;
-use super::triggers::{Log, Object, differs, those};
+use super::triggers::{RecordedLog, SchemaObject, differs, those};
 use tidewater_centre::engine::compile::CompiledRule;
 
 /// The way; empty where the tracked table itself decides.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Route {
-    steps: Vec<Step>,
+    steps: Vec<RouteStep>,
 }
 
 /// A step up. All are names as they are.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Step {
+struct RouteStep {
     /// The columns that refer, of the table before.
     columns: Vec<String>,
     /// The table that is referred to.
@@ -35,7 +35,7 @@ fn at(level: usize) -> String {
 }
 
 impl Route {
-    pub(super) fn of(own: usize, rule: &CompiledRule, catalog: &Catalog) -> Route {
+    pub(super) fn from_rule(own: usize, rule: &CompiledRule, catalog: &SqliteCatalog) -> Route {
         let names = |table: usize, columns: &[usize]| {
             let info = &catalog.infos[table];
             let names = columns.iter().map(|&it| info.columns[it].name.clone());
@@ -53,7 +53,7 @@ impl Route {
             watched.extend(windows.map(|it| it.column));
             watched.sort_unstable();
             watched.dedup();
-            let step = Step {
+            let step = RouteStep {
                 columns: names(below, &reach.columns),
                 table: catalog.infos[reach.parent].name.clone(),
                 parent_columns: names(reach.parent, &reach.parent_columns),
@@ -105,7 +105,7 @@ impl Route {
     }
 
     /// The statement's rest for the entries of a row of the tracked table: `OLD` or `NEW`.
-    pub(super) fn entry(&self, log: &Log, row: &str) -> String {
+    pub(super) fn entry(&self, log: &RecordedLog, row: &str) -> String {
         let step = &self.steps[0];
         let first = at(1);
         format!(
@@ -121,7 +121,7 @@ impl Route {
     /// the values of `row`. `from` has these, if they are rows of a table.
     fn below(
         &self,
-        log: &Log,
+        log: &RecordedLog,
         level: usize,
         (key, row): (&str, &str),
         from: Option<&str>,
@@ -164,7 +164,12 @@ impl Route {
     }
 
     /// The triggers on the tables along the way.
-    pub(super) fn triggers(&self, log: &Log, catalog: &Catalog, name: &str) -> Vec<Object> {
+    pub(super) fn triggers(
+        &self,
+        log: &RecordedLog,
+        catalog: &SqliteCatalog,
+        name: &str,
+    ) -> Vec<SchemaObject> {
         let mut triggers = Vec::new();
         for (index, step) in self.steps.iter().enumerate() {
             let level = index + 1;
@@ -179,7 +184,7 @@ impl Route {
                     quote(&name),
                     bodies.collect::<String>()
                 );
-                triggers.push(Object { name, sql });
+                triggers.push(SchemaObject { name, sql });
             };
             let below = |key: &str, row: &str| self.below(log, level, (key, row), None);
             let deleted = format!("BEFORE DELETE ON {on} FOR EACH ROW");

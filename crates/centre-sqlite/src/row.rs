@@ -7,19 +7,21 @@ use rusqlite::types::Value as Native;
 
 use tidewater_protocol::{Code, ColumnType, Datum, Op, Table, UnpackedRow};
 
-use super::connection::Connection;
+use super::connection::SqliteConnection;
 use super::publication::{Publication, PublishedTable};
 use super::{deferred_violations, download, failure, row_error, values};
-use tidewater_centre::engine::upload::incoming;
-use tidewater_centre::engine::upload::rows::{Central, Image, Met, Refusal};
+use tidewater_centre::engine::upload::incoming_rows;
+use tidewater_centre::engine::upload::upload_writer::{
+    CentralRow, MetRow, RefusalReason, RowImage,
+};
 use tidewater_centre::error::CentreError;
 
 /// The uploaded rows of a table.
-pub(super) type Incoming<'u> = incoming::Incoming<'u, PublishedTable>;
+pub(super) type Incoming<'u> = incoming_rows::IncomingTable<'u, PublishedTable>;
 
 /// What became of a row.
 #[derive(Debug)]
-pub(super) enum Fate {
+pub(super) enum RowFate {
     /// The centre has what the remote wants.
     Applied,
     /// The centre has something else, or a row where there should be none.
@@ -29,16 +31,16 @@ pub(super) enum Fate {
     /// It has no such row to change.
     Missing,
     /// Not taken, whatever else happens.
-    Refused(Refusal),
+    Refused(RefusalReason),
     /// Not taken now; other rows of the upload may make way for it.
-    Failed(Refusal),
+    Failed(RefusalReason),
 }
 
 /// Why a row stops its list.
 #[derive(Debug)]
 pub(super) enum RowError {
     /// It ended the transaction.
-    Ended(Refusal),
+    Ended(RefusalReason),
     /// Anything else.
     Centre(CentreError),
 }
@@ -51,7 +53,7 @@ impl From<CentreError> for RowError {
 
 /// Writes rows of a table.
 pub(super) struct TableWriter<'a> {
-    connection: &'a Connection,
+    connection: &'a SqliteConnection,
     publication: &'a Publication,
     table: &'a Incoming<'a>,
     /// Whether keys that could wait are checked after each row.
@@ -59,7 +61,7 @@ pub(super) struct TableWriter<'a> {
     /// Whether updates and deletes take their rows as they are now.
     pub(super) insists: bool,
     /// By which of its keys an update's row is looked for.
-    pub(super) by: Image,
+    pub(super) by: RowImage,
     /// Whether every value so far is in the centre as it was uploaded.
     pub(super) is_exact: bool,
     insert: String,
@@ -68,7 +70,7 @@ pub(super) struct TableWriter<'a> {
 
 impl<'a> TableWriter<'a> {
     pub(super) fn new(
-        connection: &'a Connection,
+        connection: &'a SqliteConnection,
         publication: &'a Publication,
         table: &'a Incoming<'a>,
         immediate: bool,
@@ -81,7 +83,7 @@ impl<'a> TableWriter<'a> {
             table,
             immediate,
             insists: false,
-            by: Image::Old,
+            by: RowImage::Old,
             is_exact: true,
             updates: HashMap::new(),
         }
@@ -89,23 +91,25 @@ impl<'a> TableWriter<'a> {
 
     /// Writes a row, so that nothing is left behind if it fails. An error is nothing that this row
     /// is to blame for.
-    pub(super) fn write(&mut self, row: &UnpackedRow<'_>) -> Result<Fate, RowError> {
+    pub(super) fn write(&mut self, row: &UnpackedRow<'_>) -> Result<RowFate, RowError> {
         let is_guarded = self.immediate || self.table.table.guarded;
         if is_guarded {
             self.savepoint("SAVEPOINT tidewater_row")?;
         }
         let mut fate = self.try_to_write(row)?;
-        if self.immediate && matches!(fate, Fate::Applied) && deferred_violations(self.connection)?
+        if self.immediate
+            && matches!(fate, RowFate::Applied)
+            && deferred_violations(self.connection)?
         {
             let name = &self.publication.schema.tables[self.table.index].name;
-            fate = Fate::Failed(Refusal {
+            fate = RowFate::Failed(RefusalReason {
                 code: Code::RowForeignKey,
                 reason: row_error::foreign_key_reason(name, row.op == Some(Op::Delete)),
                 database_code: None,
             });
         }
         if is_guarded {
-            if matches!(fate, Fate::Failed(_)) {
+            if matches!(fate, RowFate::Failed(_)) {
                 self.savepoint("ROLLBACK TO tidewater_row")?;
             }
             self.savepoint("RELEASE tidewater_row")?;
@@ -113,35 +117,35 @@ impl<'a> TableWriter<'a> {
         Ok(fate)
     }
 
-    fn try_to_write(&mut self, row: &UnpackedRow<'_>) -> Result<Fate, RowError> {
+    fn try_to_write(&mut self, row: &UnpackedRow<'_>) -> Result<RowFate, RowError> {
         let op = row.op.unwrap_or(Op::Insert);
         let Some(key) = self.row_key(row) else {
             return Ok(match op {
                 Op::Insert => self.bad_key(&row.key),
-                _ => Fate::Missing,
+                _ => RowFate::Missing,
             });
         };
         let Some(central) = self.central(&key)? else {
             return match op {
                 Op::Insert => self.insert(&row.new),
-                _ => Ok(Fate::Missing),
+                _ => Ok(RowFate::Missing),
             };
         };
         // Nobody could be told what a change of it lost against.
         if !central.is_whole {
-            return Ok(Fate::PassedOver);
+            return Ok(RowFate::PassedOver);
         }
         let now = central.values(self.row_types())?;
         let old = self.settle(&row.old);
         match op {
             Op::Update if self.insists || matches(&old, &now) => self.update(&key, &now, &row.new),
             Op::Delete if self.insists || matches(&old, &now) => self.delete(key),
-            _ => Ok(Fate::PassedOver),
+            _ => Ok(RowFate::PassedOver),
         }
     }
 
     /// The centre's row with the key of an uploaded one.
-    pub(super) fn find(&self, row: &UnpackedRow<'_>) -> Result<Option<Met>, CentreError> {
+    pub(super) fn find(&self, row: &UnpackedRow<'_>) -> Result<Option<MetRow>, CentreError> {
         let Some(key) = self.row_key(row) else {
             return Ok(None);
         };
@@ -150,7 +154,7 @@ impl<'a> TableWriter<'a> {
         };
         let now = central.values(self.row_types())?;
         let is_as_uploaded = central.is_whole && matches(&self.settle(&row.new), &now);
-        Ok(Some(Met {
+        Ok(Some(MetRow {
             central,
             is_as_uploaded,
         }))
@@ -198,7 +202,7 @@ impl<'a> TableWriter<'a> {
 
     /// The key by which a row is looked for.
     fn row_key(&self, row: &UnpackedRow<'_>) -> Option<Vec<Native>> {
-        if self.by == Image::Old || row.new.is_empty() {
+        if self.by == RowImage::Old || row.new.is_empty() {
             return self.key(&row.key);
         }
         let key = self.table.map.shape.key.iter().map(|&it| row.new[it]);
@@ -210,7 +214,7 @@ impl<'a> TableWriter<'a> {
     }
 
     /// The centre's row.
-    fn central(&self, key: &[Native]) -> Result<Option<Central>, CentreError> {
+    fn central(&self, key: &[Native]) -> Result<Option<CentralRow>, CentreError> {
         let reading = failure("reading the centre's row");
         let mut statement = self
             .connection
@@ -221,7 +225,7 @@ impl<'a> TableWriter<'a> {
             return Ok(None);
         };
         let values = download::values(row, 0, self.row_types()).map_err(reading)?;
-        Ok(Some(Central::pack(self.row_types(), values)))
+        Ok(Some(CentralRow::pack(self.row_types(), values)))
     }
 
     /// The uploaded values as the centre will give them back; what remotes do not write is as good
@@ -247,11 +251,11 @@ impl<'a> TableWriter<'a> {
         });
     }
 
-    fn insert(&mut self, new: &[Datum<'_>]) -> Result<Fate, RowError> {
+    fn insert(&mut self, new: &[Datum<'_>]) -> Result<RowFate, RowError> {
         self.note_exactness(new);
         match self.bind(&self.table.written, &self.settle(new)) {
             Ok(values) => self.execute(&self.insert, values, false),
-            Err(refusal) => Ok(Fate::Refused(refusal)),
+            Err(refusal) => Ok(RowFate::Refused(refusal)),
         }
     }
 
@@ -261,7 +265,7 @@ impl<'a> TableWriter<'a> {
         key: &[Native],
         now: &[Datum<'_>],
         new: &[Datum<'_>],
-    ) -> Result<Fate, RowError> {
+    ) -> Result<RowFate, RowError> {
         self.note_exactness(new);
         let new = self.settle(new);
         let columns = new.iter().enumerate().filter_map(|(column, value)| {
@@ -270,11 +274,11 @@ impl<'a> TableWriter<'a> {
         });
         let columns: Vec<_> = columns.collect();
         if columns.is_empty() {
-            return Ok(Fate::Applied);
+            return Ok(RowFate::Applied);
         }
         let mut values = match self.bind(&columns, &new) {
             Ok(values) => values,
-            Err(refusal) => return Ok(Fate::Refused(refusal)),
+            Err(refusal) => return Ok(RowFate::Refused(refusal)),
         };
         values.extend(key.iter().cloned());
         if !self.updates.contains_key(&columns) {
@@ -285,31 +289,31 @@ impl<'a> TableWriter<'a> {
         self.execute(&self.updates[&columns], values, false)
     }
 
-    fn delete(&self, key: Vec<Native>) -> Result<Fate, RowError> {
+    fn delete(&self, key: Vec<Native>) -> Result<RowFate, RowError> {
         let deleted = self.execute(&self.table.table.delete_key, key.clone(), true)?;
         match deleted {
-            Fate::Kept if self.central(&key)?.is_none() => Ok(Fate::Applied),
+            RowFate::Kept if self.central(&key)?.is_none() => Ok(RowFate::Applied),
             fate => Ok(fate),
         }
     }
 
-    fn execute(&self, sql: &str, values: Vec<Native>, deleting: bool) -> Result<Fate, RowError> {
+    fn execute(&self, sql: &str, values: Vec<Native>, deleting: bool) -> Result<RowFate, RowError> {
         let table = &self.publication.schema.tables[self.table.index].name;
         let mut statement = self
             .connection
             .prepare_cached(sql)
             .map_err(failure("preparing to write a row"))?;
         match statement.execute(params_from_iter(values)) {
-            Ok(0) if deleting => Ok(Fate::Kept),
-            Ok(0) => Ok(Fate::Failed(Refusal {
+            Ok(0) if deleting => Ok(RowFate::Kept),
+            Ok(0) => Ok(RowFate::Failed(RefusalReason {
                 code: Code::RowConstraint,
                 reason: format!("a trigger of {table} ignored the change"),
                 database_code: None,
             })),
-            Ok(_) => Ok(Fate::Applied),
+            Ok(_) => Ok(RowFate::Applied),
             Err(error) => match row_error::classify(&error, table, deleting) {
                 Some(refusal) if self.connection.is_autocommit() => Err(RowError::Ended(refusal)),
-                Some(refusal) => Ok(Fate::Failed(refusal)),
+                Some(refusal) => Ok(RowFate::Failed(refusal)),
                 None => Err(failure("writing a row")(error).into()),
             },
         }
@@ -319,7 +323,7 @@ impl<'a> TableWriter<'a> {
         &self,
         columns: &[usize],
         values: &[Option<Datum<'_>>],
-    ) -> Result<Vec<Native>, Refusal> {
+    ) -> Result<Vec<Native>, RefusalReason> {
         let (types, table) = (self.types(), self.table.table);
         let mut natives = Vec::with_capacity(columns.len());
         for &column in columns {
@@ -331,27 +335,27 @@ impl<'a> TableWriter<'a> {
         Ok(natives)
     }
 
-    fn bad_value(&self, column: usize, value: &Datum<'_>, why: &str) -> Refusal {
+    fn bad_value(&self, column: usize, value: &Datum<'_>, why: &str) -> RefusalReason {
         let name = &self.publication.schema.tables[self.table.index].columns[column].name;
         let (declared, _) = &self.table.table.declared[column];
-        Refusal {
+        RefusalReason {
             code: Code::RowBadValue,
             reason: format!("{name}: {:?} {why} ({declared})", shortened(value)),
             database_code: None,
         }
     }
 
-    fn bad_key(&self, key: &[Datum<'_>]) -> Fate {
+    fn bad_key(&self, key: &[Datum<'_>]) -> RowFate {
         let table = self.table.table;
         let schema = &self.publication.schema.tables[self.table.index];
         let parts = schema.key.iter().zip(key).zip(&table.key_types);
         for ((&column, value), &column_type) in parts {
             let (_, as_text) = table.declared[column];
             if let Err(why) = values::bind(column_type, as_text, value) {
-                return Fate::Refused(self.bad_value(column, value, why));
+                return RowFate::Refused(self.bad_value(column, value, why));
             }
         }
-        Fate::Refused(Refusal {
+        RowFate::Refused(RefusalReason {
             code: Code::RowBadValue,
             reason: "the key cannot be stored".into(),
             database_code: None,
@@ -360,7 +364,7 @@ impl<'a> TableWriter<'a> {
 }
 
 /// Sets a savepoint, goes back to it, or lets go of it.
-pub(super) fn savepoint(connection: &Connection, sql: &str) -> Result<(), CentreError> {
+pub(super) fn savepoint(connection: &SqliteConnection, sql: &str) -> Result<(), CentreError> {
     let result = connection.prepare_cached(sql);
     result
         .and_then(|mut statement| statement.execute([]).map(drop))

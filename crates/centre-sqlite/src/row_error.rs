@@ -8,13 +8,17 @@ use rusqlite::ffi;
 
 use tidewater_protocol::Code;
 
-use tidewater_centre::engine::upload::rows::Refusal;
+use tidewater_centre::engine::upload::upload_writer::RefusalReason;
 
 /// SQLITE_CONSTRAINT_DATATYPE, of STRICT tables; the bindings are older.
 const CONSTRAINT_DATATYPE: i32 = 3091;
 
 /// Why the row is refused; `None` if the error is not about it.
-pub(super) fn classify(error: &rusqlite::Error, table: &str, deleting: bool) -> Option<Refusal> {
+pub(super) fn classify(
+    error: &rusqlite::Error,
+    table: &str,
+    deleting: bool,
+) -> Option<RefusalReason> {
     let rusqlite::Error::SqliteFailure(failure, message) = error else {
         return None;
     };
@@ -27,7 +31,7 @@ pub(super) fn classify(error: &rusqlite::Error, table: &str, deleting: bool) -> 
             | ffi::SQLITE_CONSTRAINT_ROWID => Code::RowKeyInUse,
             ffi::SQLITE_CONSTRAINT_CHECK => Code::RowCheck,
             ffi::SQLITE_CONSTRAINT_FOREIGNKEY => {
-                return Some(Refusal {
+                return Some(RefusalReason {
                     code: Code::RowForeignKey,
                     reason: foreign_key_reason(table, deleting),
                     database_code: Some(failure.extended_code.to_string()),
@@ -42,7 +46,7 @@ pub(super) fn classify(error: &rusqlite::Error, table: &str, deleting: bool) -> 
         _ => return None,
     };
     let reason = message;
-    Some(Refusal {
+    Some(RefusalReason {
         code,
         reason,
         database_code: Some(failure.extended_code.to_string()),

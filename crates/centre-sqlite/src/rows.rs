@@ -16,21 +16,22 @@ use rusqlite::types::Value as Native;
 use tidewater_protocol::{Datum, Op, Value};
 
 use self::script::EndingScripts;
-use super::connection::Connection;
+use super::connection::SqliteConnection;
 use super::publication::{Publication, PublishedTable};
-use super::row::{Fate, Incoming, RowError, TableWriter, savepoint};
+use super::row::{Incoming, RowError, RowFate, TableWriter, savepoint};
 use super::scope;
 use super::served::Served;
 use super::upstream;
 use super::{deferred_violations, failure};
-use tidewater_centre::engine::connection::{Connection as _, Own, own};
-use tidewater_centre::engine::scope::Purpose;
+use tidewater_centre::engine::connection::{DatabaseConnection as _, SystemStatement, system_sql};
+use tidewater_centre::engine::scope::ScopePurpose;
 use tidewater_centre::engine::scripts;
 use tidewater_centre::engine::upload;
-use tidewater_centre::engine::upload::incoming::RowRef;
-use tidewater_centre::engine::upload::rows::{
-    Admitted, Batch, Failed, Image, MayWrite, Met, OnDelete, ParentReference, Part, Refusal,
-    RowSet, Rows, ScriptRan, TargetTable, Written,
+use tidewater_centre::engine::upload::incoming_rows::RowRef;
+use tidewater_centre::engine::upload::upload_writer::{
+    BatchOutcome, ClaimedSequence, CyclePart, FailedRow, MayWrite, MetRow, OnDelete,
+    ParentReference, RefusalReason, RowBatch, RowImage, RowSet, ScriptOutcome, TargetTable,
+    UploadWriter,
 };
 use tidewater_centre::error::CentreError;
 use tidewater_centre::scope::Scope;
@@ -53,7 +54,7 @@ type Place = (usize, usize, RowRef);
 
 /// Writes uploads on a connection.
 pub(super) struct UploadRows<'c> {
-    connection: &'c mut Connection,
+    connection: &'c mut SqliteConnection,
     served: &'c Served,
     publication: Option<&'c Publication>,
     /// The transaction has begun.
@@ -64,7 +65,7 @@ pub(super) struct UploadRows<'c> {
     immediate: bool,
     /// Rows that were found to end the transaction (RAISE(ROLLBACK), ON CONFLICT ROLLBACK): refused
     /// without being tried when the list is run again.
-    endings: HashMap<Place, Refusal>,
+    endings: HashMap<Place, RefusalReason>,
     /// Runs of scripts that were found to do so.
     ending_scripts: EndingScripts,
     /// Whether one was found since the list began.
@@ -89,7 +90,7 @@ impl TargetTable for PublishedTable {
 }
 
 impl<'c> UploadRows<'c> {
-    pub(super) fn new(connection: &'c mut Connection, served: &'c Served) -> UploadRows<'c> {
+    pub(super) fn new(connection: &'c mut SqliteConnection, served: &'c Served) -> UploadRows<'c> {
         UploadRows {
             connection,
             served,
@@ -120,7 +121,7 @@ impl<'c> UploadRows<'c> {
     }
 
     /// Why a row is not tried.
-    fn ending(&self, table: &Incoming<'_>, at: RowRef) -> Option<&Refusal> {
+    fn ending(&self, table: &Incoming<'_>, at: RowRef) -> Option<&RefusalReason> {
         match self.endings.is_empty() {
             true => None,
             false => self.endings.get(&(self.number, table.place, at)),
@@ -128,7 +129,7 @@ impl<'c> UploadRows<'c> {
     }
 
     /// Notes that a row has ended the transaction: the list is to be run again without it.
-    fn note_ending(&mut self, table: &Incoming<'_>, at: RowRef, refusal: Refusal) {
+    fn note_ending(&mut self, table: &Incoming<'_>, at: RowRef, refusal: RefusalReason) {
         self.has_ended = true;
         let place = (self.number, table.place, at);
         self.endings.insert(place, refusal);
@@ -185,8 +186,8 @@ fn ended() -> CentreError {
     }
 }
 
-impl<'c> Rows for UploadRows<'c> {
-    type Connection = Connection;
+impl<'c> UploadWriter for UploadRows<'c> {
+    type Connection = SqliteConnection;
     type Table = PublishedTable;
 
     fn has_headquarters(&mut self) -> Result<bool> {
@@ -204,7 +205,7 @@ impl<'c> Rows for UploadRows<'c> {
         !self.connection.is_autocommit()
     }
 
-    fn connection(&mut self) -> &mut Connection {
+    fn connection(&mut self) -> &mut SqliteConnection {
         self.connection
     }
 
@@ -221,7 +222,7 @@ impl<'c> Rows for UploadRows<'c> {
         self.savepoint("SAVEPOINT tidewater_upload")
     }
 
-    async fn keep(&mut self, result: Own) -> Result<()> {
+    async fn store_result(&mut self, result: SystemStatement) -> Result<()> {
         let storing = "storing the result of an upload";
         self.connection.run_one(storing, result).await?;
         self.savepoint("RELEASE tidewater_upload")
@@ -236,14 +237,14 @@ impl<'c> Rows for UploadRows<'c> {
         if self.has_ended {
             return Err(ended());
         }
-        let forget = own!("DELETE FROM tidewater.uploading");
+        let forget = system_sql!("DELETE FROM tidewater.uploading");
         self.connection
             .run_one("committing uploads", forget)
             .await?;
         self.run("committing uploads", "COMMIT")
     }
 
-    async fn is_tried_again(&mut self, error: &CentreError, attempts: u32) -> Result<bool> {
+    async fn rollback_for_retry(&mut self, error: &CentreError, attempts: u32) -> Result<bool> {
         self.has_begun = false;
         if !self.connection.is_autocommit() {
             self.run("rolling back uploads", "ROLLBACK")?;
@@ -252,12 +253,12 @@ impl<'c> Rows for UploadRows<'c> {
         Ok(error.is_retryable() && attempts <= most)
     }
 
-    async fn admit<'u>(
+    async fn claim_sequence<'u>(
         &mut self,
         publication: &'u Publication,
         uploads: &[&'u SyncUpload],
         _: &[Incoming<'u>],
-    ) -> Result<Vec<Option<Admitted>>> {
+    ) -> Result<Vec<Option<ClaimedSequence>>> {
         let Some(first) = uploads.first() else {
             return Ok(Vec::new());
         };
@@ -269,7 +270,7 @@ impl<'c> Rows for UploadRows<'c> {
         for (serials, upload) in upload::taken(&answers, uploads)?.into_iter().zip(uploads) {
             admitted.push(match serials {
                 None => None,
-                Some(serials) => Some(Admitted {
+                Some(serials) => Some(ClaimedSequence {
                     serials,
                     scope: self.scope(publication, upload).await?,
                 }),
@@ -278,8 +279,8 @@ impl<'c> Rows for UploadRows<'c> {
         // Nobody looks who uploads if there are several.
         if let ([upload], [Some(_)]) = (uploads, &admitted[..]) {
             let who = [
-                own!("DELETE FROM tidewater.uploading"),
-                own!(
+                system_sql!("DELETE FROM tidewater.uploading"),
+                system_sql!(
                     "INSERT INTO tidewater.uploading (username, remote_id) VALUES (?1, ?2)",
                     upload.context.user,
                     upload.context.remote_id.to_string(),
@@ -290,9 +291,9 @@ impl<'c> Rows for UploadRows<'c> {
         Ok(admitted)
     }
 
-    async fn enter(&mut self, publication: &Publication, _: &[Incoming<'_>]) -> Result<()> {
+    async fn lock_tables(&mut self, publication: &Publication, _: &[Incoming<'_>]) -> Result<()> {
         self.publication = Some(self.served.publication(&publication.schema.name)?);
-        let nobody = own!("DELETE FROM tidewater.uploading");
+        let nobody = system_sql!("DELETE FROM tidewater.uploading");
         let saying = "saying who uploads";
         self.connection.run_one(saying, nobody).await.map(drop)
     }
@@ -318,26 +319,26 @@ impl<'c> Rows for UploadRows<'c> {
     }
 
     /// SQLite only counts.
-    fn can_tell(&mut self) -> Result<bool> {
+    fn can_check_single_rows(&mut self) -> Result<bool> {
         Ok(!deferred_violations(self.connection)?)
     }
 
     /// It shows when they are written.
-    fn unfit(&mut self, _: &Incoming<'_>, _: Image, _: &[Datum<'_>]) -> Option<String> {
+    fn misfit_reason(&mut self, _: &Incoming<'_>, _: RowImage, _: &[Datum<'_>]) -> Option<String> {
         None
     }
 
-    async fn load(&mut self, _: &Incoming<'_>, _: &mut MayWrite<'_>) -> Result<bool> {
+    async fn insert_in_bulk(&mut self, _: &Incoming<'_>, _: &mut MayWrite<'_>) -> Result<bool> {
         Ok(false)
     }
 
     async fn write(
         &mut self,
-        batch: &Batch<'_, '_, PublishedTable>,
+        batch: &RowBatch<'_, '_, PublishedTable>,
         rows: &[RowRef],
-    ) -> Result<Written> {
+    ) -> Result<BatchOutcome> {
         let table = batch.table;
-        let mut written = Written::default();
+        let mut written = BatchOutcome::default();
         let mut ended = Vec::new();
         let mut writer = self.writer(table)?;
         writer.insists = batch.insists;
@@ -346,15 +347,15 @@ impl<'c> Rows for UploadRows<'c> {
             let at = rows[number];
             let ending = self.ending(table, at).cloned();
             let fate = match ending {
-                Some(refusal) => Ok(Fate::Refused(refusal)),
+                Some(refusal) => Ok(RowFate::Refused(refusal)),
                 None => writer.write(row),
             };
             match fate {
-                Ok(Fate::Applied) => written.applied += 1,
-                Ok(Fate::Kept) => written.kept.push(at),
-                Ok(Fate::PassedOver | Fate::Missing) => written.passed_over.push(at),
-                Ok(Fate::Refused(refusal)) => written.refused.push(Failed::new(at, refusal)),
-                Ok(Fate::Failed(refusal)) => written.failed.push(Failed::new(at, refusal)),
+                Ok(RowFate::Applied) => written.applied += 1,
+                Ok(RowFate::Kept) => written.kept.push(at),
+                Ok(RowFate::PassedOver | RowFate::Missing) => written.passed_over.push(at),
+                Ok(RowFate::Refused(refusal)) => written.refused.push(FailedRow::new(at, refusal)),
+                Ok(RowFate::Failed(refusal)) => written.failed.push(FailedRow::new(at, refusal)),
                 Err(RowError::Centre(error)) => return Err(error),
                 Err(RowError::Ended(refusal)) => {
                     ended.push((at, refusal));
@@ -380,8 +381,8 @@ impl<'c> Rows for UploadRows<'c> {
         table: &Incoming<'_>,
         _: Op,
         rows: &[RowRef],
-        key: Image,
-    ) -> Result<Vec<Option<Met>>> {
+        key: RowImage,
+    ) -> Result<Vec<Option<MetRow>>> {
         let mut writer = self.writer(table)?;
         writer.by = key;
         let mut found = Vec::with_capacity(rows.len());
@@ -397,7 +398,7 @@ impl<'c> Rows for UploadRows<'c> {
         Ok(())
     }
 
-    async fn with_children(
+    async fn find_rows_with_children(
         &mut self,
         table: &Incoming<'_>,
         rows: &[RowRef],
@@ -425,9 +426,9 @@ impl<'c> Rows for UploadRows<'c> {
 
     async fn run_script(
         &mut self,
-        statements: &[scripts::Statement],
+        statements: &[scripts::ScriptStatement],
         rows: &[Vec<Vec<Value>>],
-    ) -> Result<Vec<ScriptRan>> {
+    ) -> Result<Vec<ScriptOutcome>> {
         let (connection, number) = (&*self.connection, self.number);
         let ran = script::run(
             connection,
@@ -442,9 +443,9 @@ impl<'c> Rows for UploadRows<'c> {
     async fn run_set(
         &mut self,
         _: &PublishedTable,
-        statements: &[scripts::Statement],
+        statements: &[scripts::ScriptStatement],
         set: &RowSet,
-    ) -> Result<ScriptRan> {
+    ) -> Result<ScriptOutcome> {
         let (connection, number) = (&*self.connection, self.number);
         let ran = script::run_set(
             connection,
@@ -456,7 +457,7 @@ impl<'c> Rows for UploadRows<'c> {
         self.unless_ended(ran?)
     }
 
-    async fn without_parent(
+    async fn find_rows_without_parent(
         &mut self,
         table: &Incoming<'_>,
         reference: &ParentReference<'_, PublishedTable>,
@@ -465,16 +466,16 @@ impl<'c> Rows for UploadRows<'c> {
         self.find_orphans(table, reference, rows)
     }
 
-    async fn together(&mut self, parts: &[Part<'_, '_, PublishedTable>]) -> Result<bool> {
+    async fn write_cycle(&mut self, parts: &[CyclePart<'_, '_, PublishedTable>]) -> Result<bool> {
         self.apply_together(parts)
     }
 
     async fn scope(&mut self, publication: &Publication, upload: &SyncUpload) -> Result<Scope> {
         let (connection, context) = (&*self.connection, &upload.context);
-        scope::current(connection, publication, context, Purpose::Writing)
+        scope::current(connection, publication, context, ScopePurpose::Writing)
     }
 
-    fn makes_something(&self, table: &Incoming<'_>) -> bool {
+    fn may_compute_values(&self, table: &Incoming<'_>) -> bool {
         table.table.guarded || table.table.fills() || self.inexact.contains(&table.index)
     }
 

@@ -6,34 +6,34 @@ use rusqlite::params_from_iter;
 
 use tidewater_protocol::Datum;
 
-use super::connection::Connection;
+use super::connection::SqliteConnection;
 use super::publication::Publication;
 use super::{failure, values};
 use tidewater_centre::SyncContext;
 use tidewater_centre::engine::catalog::ColumnInfo;
 use tidewater_centre::engine::scope::{
-    self, Purpose, Question, Questions, ScopeQuery, check_columns, failed, wrong,
+    self, ScopePurpose, ScopeQuery, ScopeQuestion, ScopeQuestions, check_columns, failed, wrong,
 };
 use tidewater_centre::error::CentreError;
 use tidewater_centre::scope::{Partitions, Scope};
 
 /// The partitions that the user holds now, in the connection's snapshot.
 pub(super) fn current(
-    connection: &Connection,
+    connection: &SqliteConnection,
     publication: &Publication,
     context: &SyncContext,
-    purpose: Purpose,
+    purpose: ScopePurpose,
 ) -> Result<Scope, CentreError> {
-    let questions = Questions::of(context, &[publication], purpose);
+    let questions = ScopeQuestions::new(context, &[publication], purpose);
     let answers = questions.list.iter();
     let answers = answers.map(|it| answer(connection, publication, it));
     questions.scope(0, &answers.collect::<Result<Vec<_>, _>>()?)
 }
 
 fn answer(
-    connection: &Connection,
+    connection: &SqliteConnection,
     publication: &Publication,
-    question: &Question<'_>,
+    question: &ScopeQuestion<'_>,
 ) -> Result<Arc<Partitions>, CentreError> {
     if question.ranks.is_some() {
         return ranked(connection, question);
@@ -80,8 +80,8 @@ fn answer(
 
 /// The answer to a question for a rank.
 fn ranked(
-    connection: &Connection,
-    question: &Question<'_>,
+    connection: &SqliteConnection,
+    question: &ScopeQuestion<'_>,
 ) -> Result<Arc<Partitions>, CentreError> {
     let run = || -> rusqlite::Result<Option<String>> {
         let mut statement = connection.prepare_cached(question.sql)?;
@@ -100,13 +100,13 @@ fn ranked(
             "correct the query, or the data that it reads",
         ));
     }
-    Ok(Arc::new(Questions::ranked(rank)))
+    Ok(Arc::new(ScopeQuestions::ranked(rank)))
 }
 
 /// The answer to a question that permits something.
 fn permitted(
-    connection: &Connection,
-    question: &Question<'_>,
+    connection: &SqliteConnection,
+    question: &ScopeQuestion<'_>,
 ) -> Result<Arc<Partitions>, CentreError> {
     let run = || -> rusqlite::Result<bool> {
         let mut statement = connection.prepare_cached(question.sql)?;
@@ -117,12 +117,12 @@ fn permitted(
         let error = failure("running an allowed query")(error);
         failed(question, "", error)
     })?;
-    Ok(Arc::new(Questions::permitted(allowed)))
+    Ok(Arc::new(ScopeQuestions::permitted(allowed)))
 }
 
 /// Checks that a query can be run, and yields what the partition columns are.
 pub(super) fn check(
-    connection: &Connection,
+    connection: &SqliteConnection,
     named: &str,
     query: &ScopeQuery,
     columns: &[&ColumnInfo],
@@ -152,7 +152,7 @@ pub(super) fn check(
 
 /// Checks that the query for the values of a parameter can be run, and yields one column.
 pub(super) fn check_allowed(
-    connection: &Connection,
+    connection: &SqliteConnection,
     named: &str,
     query: &ScopeQuery,
 ) -> Result<(), CentreError> {
@@ -163,7 +163,7 @@ pub(super) fn check_allowed(
 
 /// A query that changes nothing.
 fn prepared<'c>(
-    connection: &'c Connection,
+    connection: &'c SqliteConnection,
     named: &str,
     sql: &str,
 ) -> Result<rusqlite::Statement<'c>, CentreError> {

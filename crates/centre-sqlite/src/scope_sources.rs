@@ -5,10 +5,10 @@
 
 use std::collections::BTreeSet;
 
-use super::catalog::Catalog;
-use super::connection::{Connection, PREFIX};
+use super::catalog::SqliteCatalog;
+use super::connection::{PREFIX, SqliteConnection};
 use super::quote;
-use tidewater_centre::engine::deploy::{ScopeSources, Step};
+use tidewater_centre::engine::deploy::{DeploymentStep, ScopeSources};
 use tidewater_centre::engine::scope::ScopeQuery;
 
 const LOCK: &str = "writers wait until it is done";
@@ -18,8 +18,8 @@ const EVENTS: [&str; 3] = ["insert", "update", "delete"];
 
 /// See [`Tracking::scope_sources`](tidewater_centre::engine::database::Tracking::scope_sources).
 pub(super) fn find(
-    connection: &Connection,
-    catalog: &Catalog,
+    connection: &SqliteConnection,
+    catalog: &SqliteCatalog,
     queries: &[&ScopeQuery],
 ) -> rusqlite::Result<ScopeSources> {
     let mut read = BTreeSet::new();
@@ -39,7 +39,7 @@ pub(super) fn find(
         }
         let triggers = EVENTS.map(|event| (trigger_name(table, event), trigger(table, event)));
         let missing = triggers.iter().filter(|(name, sql)| {
-            let is_it = |it: &InPlace| it.name == *name && it.sql == *sql;
+            let is_it = |it: &ExistingTrigger| it.name == *name && it.sql == *sql;
             !in_place.iter().any(is_it)
         });
         let sql =
@@ -48,13 +48,13 @@ pub(super) fn find(
         if !sql.is_empty() {
             let description =
                 format!("note when {table} is written to, because a partition query reads it");
-            let step = Step::sql(description, LOCK.into(), sql);
+            let step = DeploymentStep::sql(description, LOCK.into(), sql);
             sources.steps.push(step.unneeded());
         }
         kept.extend(triggers.map(|(name, _)| name));
     }
     let others = in_place.iter().filter(|it| !kept.contains(&it.name));
-    let others: Vec<&InPlace> = others.collect();
+    let others: Vec<&ExistingTrigger> = others.collect();
     if !others.is_empty() {
         let description = "remove triggers that note writes to tables which no partition query \
                            reads";
@@ -64,24 +64,24 @@ pub(super) fn find(
 }
 
 /// What removes every trace.
-pub(super) fn traces(connection: &Connection) -> rusqlite::Result<Option<Step>> {
+pub(super) fn traces(connection: &SqliteConnection) -> rusqlite::Result<Option<DeploymentStep>> {
     let found = in_place(connection)?;
-    let found: Vec<&InPlace> = found.iter().collect();
+    let found: Vec<&ExistingTrigger> = found.iter().collect();
     let description = "drop the triggers on tables that partition queries read";
     Ok((!found.is_empty()).then(|| removal(description, &found)))
 }
 
-fn removal(description: &str, found: &[&InPlace]) -> Step {
+fn removal(description: &str, found: &[&ExistingTrigger]) -> DeploymentStep {
     let drops = found
         .iter()
         .map(|it| format!("DROP TRIGGER {};\n", quote(&it.name)));
-    Step::sql(description.to_owned(), LOCK.into(), drops.collect())
+    DeploymentStep::sql(description.to_owned(), LOCK.into(), drops.collect())
 }
 
 /// Adds the tables that a query reads: SQLite compiles it to a program that opens them, or their
 /// indexes.
 fn read_by(
-    connection: &Connection,
+    connection: &SqliteConnection,
     query: &ScopeQuery,
     read: &mut BTreeSet<String>,
 ) -> rusqlite::Result<()> {
@@ -105,17 +105,17 @@ fn read_by(
 }
 
 /// A trigger that is there.
-struct InPlace {
+struct ExistingTrigger {
     name: String,
     sql: String,
 }
 
-fn in_place(connection: &Connection) -> rusqlite::Result<Vec<InPlace>> {
+fn in_place(connection: &SqliteConnection) -> rusqlite::Result<Vec<ExistingTrigger>> {
     let mut statement = connection.prepare_cached(
         "SELECT name, sql FROM sqlite_schema WHERE type = 'trigger' AND name GLOB ?1 || '*'",
     )?;
     let found = statement.query_map([prefix()], |row| {
-        Ok(InPlace {
+        Ok(ExistingTrigger {
             name: row.get(0)?,
             sql: row.get(1)?,
         })

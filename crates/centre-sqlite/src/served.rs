@@ -2,15 +2,15 @@
 
 use std::sync::{Arc, PoisonError, RwLock};
 
-use super::connection::Connection;
+use super::connection::SqliteConnection;
 use super::publication::PublishedTable;
 use super::{SqliteCentre, failure};
-use tidewater_centre::engine::deploy::{Loaded, reload};
+use tidewater_centre::engine::deploy::{ServedPublications, reload};
 use tidewater_centre::engine::thread::at_once;
 use tidewater_centre::error::CentreError;
 
 /// Publications as they are served.
-pub(super) type Served = Loaded<PublishedTable>;
+pub(super) type Served = ServedPublications<PublishedTable>;
 
 /// What is served, checked and compiled anew if something else was deployed since, or if the
 /// file's schema has changed: a new unique index needs a trigger of ours, a new trigger may fail
@@ -20,7 +20,7 @@ pub(super) type Served = Loaded<PublishedTable>;
 /// [`CentreError::NotDeployed`] when the file does not fit any more. Deploying has
 /// remotes fetch what may have been missed.
 pub(super) fn refresh(
-    connection: &mut Connection,
+    connection: &mut SqliteConnection,
     shared: &RwLock<Arc<Served>>,
 ) -> Result<Arc<Served>, CentreError> {
     let served = Arc::clone(&*shared.read().unwrap_or_else(PoisonError::into_inner));
@@ -49,7 +49,7 @@ fn changed_since(error: CentreError) -> CentreError {
 }
 
 /// SQLite's counter of schema changes.
-pub(super) fn schema_version(connection: &Connection) -> Result<String, CentreError> {
+pub(super) fn schema_version(connection: &SqliteConnection) -> Result<String, CentreError> {
     connection
         .prepare_cached("PRAGMA schema_version")
         .and_then(|mut statement| statement.query_row([], |row| row.get::<_, i64>(0)))

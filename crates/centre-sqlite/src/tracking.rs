@@ -5,23 +5,27 @@ use rusqlite::OptionalExtension;
 
 use tidewater_protocol::Table;
 
-use super::catalog::{self, Catalog};
-use super::connection::Connection;
+use super::catalog::{self, SqliteCatalog};
+use super::connection::SqliteConnection;
 use super::connection::spell;
 use super::publication::{Publication, PublishedTable};
 use super::rows::script;
 use super::served::schema_version;
-use super::triggers::Log;
-use super::watermark::Positions;
+use super::triggers::RecordedLog;
+use super::watermark::LogPositions;
 use super::{SqliteCentre, calls, failure, numbers, prune, quote, scope, scope_sources, state};
 use tidewater_centre::engine::catalog::TableInfo;
-use tidewater_centre::engine::compile::{Published, WhichRule};
-use tidewater_centre::engine::connection::{self, Answer, Own, each, own_row};
-use tidewater_centre::engine::database::{ChangeLog, NumbersAsked, Tracking};
-use tidewater_centre::engine::deploy::{FoundLog, InPlace, Lock, ScopeSources, Step};
-use tidewater_centre::engine::procedure::{Checked, Procedure};
+use tidewater_centre::engine::compile::{CompiledTable, WhichRule};
+use tidewater_centre::engine::connection::{
+    self, StatementResult, SystemStatement, each, system_row,
+};
+use tidewater_centre::engine::database::{ChangeLog, ChangeTracking, NumberBlockRequest};
+use tidewater_centre::engine::deploy::{
+    DeploymentStep, ExistingChangeLogs, FoundLog, ScopeSources, StepLock,
+};
+use tidewater_centre::engine::procedure::{CallableProcedure, StatementCheck};
 use tidewater_centre::engine::scope::ScopeQuery;
-use tidewater_centre::engine::script::{Dialect, Script};
+use tidewater_centre::engine::script::{Script, SqlDialect};
 use tidewater_centre::engine::scripts::{CheckedScript, SetColumn};
 use tidewater_centre::engine::state::own_tables;
 use tidewater_centre::error::CentreError;
@@ -46,13 +50,13 @@ fn has_same_columns(before: &str, now: &str) -> bool {
     among(&before, &now) == among(&now, &before)
 }
 
-impl Tracking for SqliteCentre {
-    type Connection = Connection;
-    type Catalog = Catalog;
+impl ChangeTracking for SqliteCentre {
+    type Connection = SqliteConnection;
+    type Catalog = SqliteCatalog;
     type Table = PublishedTable;
-    type Log = Log;
+    type Log = RecordedLog;
 
-    const DIALECT: Dialect = Dialect::Sqlite;
+    const DIALECT: SqlDialect = SqlDialect::Sqlite;
     const UNSEEN: Option<&str> = None;
     const LOGS: &str = state::LOGS;
 
@@ -60,11 +64,15 @@ impl Tracking for SqliteCentre {
         format!("?{number}")
     }
 
-    async fn catalog(connection: &mut Connection) -> Result<Catalog, CentreError> {
-        Catalog::read(connection)
+    async fn catalog(connection: &mut SqliteConnection) -> Result<SqliteCatalog, CentreError> {
+        SqliteCatalog::read(connection)
     }
 
-    fn table(published: &Published<'_>, schema: &Table, catalog: &Catalog) -> PublishedTable {
+    fn table(
+        published: &CompiledTable<'_>,
+        schema: &Table,
+        catalog: &SqliteCatalog,
+    ) -> PublishedTable {
         PublishedTable::new(published, schema, catalog)
     }
 
@@ -81,17 +89,17 @@ impl Tracking for SqliteCentre {
     }
 
     async fn take_numbers(
-        connection: &mut Connection,
-        asked: NumbersAsked<'_>,
+        connection: &mut SqliteConnection,
+        asked: NumberBlockRequest<'_>,
         table: &PublishedTable,
     ) -> Result<Vec<(i64, i64)>, CentreError> {
         numbers::take(connection, asked, &table.title).map_err(failure("taking numbers"))
     }
 
     async fn check_query(
-        connection: &mut Connection,
+        connection: &mut SqliteConnection,
         (place, query, which): (&str, &ScopeQuery, WhichRule),
-        published: &Published<'_>,
+        published: &CompiledTable<'_>,
         catalog: &[TableInfo],
         _: &PublishedTable,
     ) -> Result<(), CentreError> {
@@ -104,8 +112,8 @@ impl Tracking for SqliteCentre {
     }
 
     async fn scope_sources(
-        connection: &mut Connection,
-        catalog: &Catalog,
+        connection: &mut SqliteConnection,
+        catalog: &SqliteCatalog,
         queries: &[&ScopeQuery],
     ) -> Result<ScopeSources, CentreError> {
         let found = scope_sources::find(connection, catalog, queries);
@@ -113,11 +121,11 @@ impl Tracking for SqliteCentre {
     }
 
     async fn check_call(
-        connection: &mut Connection,
+        connection: &mut SqliteConnection,
         named: &str,
-        _: &Procedure,
+        _: &CallableProcedure,
         statement: &Script,
-    ) -> Result<Checked, CentreError> {
+    ) -> Result<StatementCheck, CentreError> {
         calls::check(connection, named, statement, 0)
     }
 
@@ -126,7 +134,7 @@ impl Tracking for SqliteCentre {
     }
 
     async fn check_script(
-        connection: &mut Connection,
+        connection: &mut SqliteConnection,
         named: &str,
         script: &Script,
         set: &[SetColumn],
@@ -139,7 +147,7 @@ impl Tracking for SqliteCentre {
     }
 
     async fn check_allowed(
-        connection: &mut Connection,
+        connection: &mut SqliteConnection,
         named: &str,
         query: &ScopeQuery,
     ) -> Result<(), CentreError> {
@@ -151,7 +159,7 @@ impl Tracking for SqliteCentre {
     }
 
     async fn found_tables(
-        connection: &mut Connection,
+        connection: &mut SqliteConnection,
         wanted: &[&'static str],
     ) -> Result<Vec<&'static str>, CentreError> {
         let found = state::found(connection, wanted);
@@ -159,14 +167,14 @@ impl Tracking for SqliteCentre {
     }
 
     async fn prepare(
-        connection: &mut Connection,
+        connection: &mut SqliteConnection,
         dry_run: bool,
     ) -> Result<Vec<DeployStep>, CentreError> {
         use_write_ahead_log(connection, dry_run)
     }
 
-    async fn begin_alone(connection: &mut Connection) -> Result<(), CentreError> {
-        let begun = connection::Connection::begin(connection).await;
+    async fn begin_alone(connection: &mut SqliteConnection) -> Result<(), CentreError> {
+        let begun = connection::DatabaseConnection::begin(connection).await;
         begun.map_err(|error| match error {
             CentreError::Locked { .. } => CentreError::Locked {
                 message: "the database file is locked by another connection; nothing was changed"
@@ -177,20 +185,20 @@ impl Tracking for SqliteCentre {
     }
 
     async fn in_place(
-        connection: &mut Connection,
-        catalog: &Catalog,
-        wanted: &[Log],
-    ) -> Result<InPlace, CentreError> {
+        connection: &mut SqliteConnection,
+        catalog: &SqliteCatalog,
+        wanted: &[RecordedLog],
+    ) -> Result<ExistingChangeLogs, CentreError> {
         let found = in_place(connection, catalog, wanted);
         found.map_err(failure("reading the list of change logs"))
     }
 
-    fn lock(_: Lock, _: &str) -> String {
+    fn lock(_: StepLock, _: &str) -> String {
         "writers wait until it is done".into()
     }
 
-    fn make_log(log: &Log, id: i64, catalog: &Catalog) -> String {
-        let log = Log { id, ..log.clone() };
+    fn make_log(log: &RecordedLog, id: i64, catalog: &SqliteCatalog) -> String {
+        let log = RecordedLog { id, ..log.clone() };
         let objects = log.objects(catalog).into_iter().map(|it| it.sql + ";\n");
         let sql: String = objects.collect();
         format!(
@@ -215,10 +223,11 @@ impl Tracking for SqliteCentre {
         format!("UPDATE tidewater_centre_change_log SET columns = ({COLUMNS})")
     }
 
-    async fn traces(connection: &mut Connection) -> Result<Vec<Step>, CentreError> {
+    async fn traces(connection: &mut SqliteConnection) -> Result<Vec<DeploymentStep>, CentreError> {
         let reading = failure("looking for what is deployed");
-        let step =
-            |what: &str, sql| Step::sql(what.to_owned(), Self::lock(Lock::Everybody, ""), sql);
+        let step = |what: &str, sql| {
+            DeploymentStep::sql(what.to_owned(), Self::lock(StepLock::Everybody, ""), sql)
+        };
         let mut steps = Vec::new();
         // Also those that are in no list, because somebody dropped the list.
         let logs = objects(connection, &state::log_prefix()).map_err(reading)?;
@@ -240,53 +249,55 @@ impl Tracking for SqliteCentre {
         Ok(steps)
     }
 
-    async fn complete(_: &mut Connection, _: &mut [Publication]) -> Result<(), CentreError> {
+    async fn complete(_: &mut SqliteConnection, _: &mut [Publication]) -> Result<(), CentreError> {
         Ok(())
     }
 
     async fn version<'t>(
-        connection: &mut Connection,
+        connection: &mut SqliteConnection,
         _: impl Iterator<Item = &'t PublishedTable> + Send,
     ) -> Result<String, CentreError> {
         schema_version(connection)
     }
 
-    fn ask_pruned(position: &[u8]) -> Vec<Own> {
-        let positions = Positions::decode(position).unwrap_or_default();
+    fn ask_pruned(position: &[u8]) -> Vec<SystemStatement> {
+        let positions = LogPositions::decode(position).unwrap_or_default();
         let pruned = "SELECT v.n FROM {rows INTEGER INTEGER}
             JOIN tidewater.change_log ON id = v.c1 AND floor > v.c2";
         let logs = positions.logs.iter();
-        logs.map(|it| each(pruned, vec![own_row![it.log, it.position]]))
+        logs.map(|it| each(pruned, vec![system_row![it.log, it.position]]))
             .collect()
     }
 
-    fn is_pruned(answers: &[Answer]) -> Result<bool, CentreError> {
+    fn is_pruned(answers: &[StatementResult]) -> Result<bool, CentreError> {
         Ok(answers.iter().any(|log| !log.rows.is_empty()))
     }
 
     async fn keyless_rows(
-        connection: &mut Connection,
+        connection: &mut SqliteConnection,
         tables: &[String],
     ) -> Result<Vec<KeylessRows>, CentreError> {
         catalog::keyless_rows(connection, tables)
     }
 
-    async fn log_sizes(connection: &mut Connection) -> Result<Vec<(String, u64)>, CentreError> {
+    async fn log_sizes(
+        connection: &mut SqliteConnection,
+    ) -> Result<Vec<(String, u64)>, CentreError> {
         prune::log_sizes(connection)
     }
 
     async fn about_log_sizes(
-        connection: &mut Connection,
+        connection: &mut SqliteConnection,
     ) -> Result<Vec<(String, u64)>, CentreError> {
         prune::about_log_sizes(connection)
     }
 
-    async fn begin_pruning(connection: &mut Connection) -> Result<bool, CentreError> {
+    async fn begin_pruning(connection: &mut SqliteConnection) -> Result<bool, CentreError> {
         prune::begin(connection)
     }
 
     async fn end_pruning(
-        _: &mut Connection,
+        _: &mut SqliteConnection,
         result: Result<(), CentreError>,
     ) -> Result<(), CentreError> {
         match result {
@@ -299,7 +310,7 @@ impl Tracking for SqliteCentre {
     }
 
     async fn prune_logs(
-        connection: &mut Connection,
+        connection: &mut SqliteConnection,
         before_ms: i64,
         now_ms: i64,
         random: [u8; 16],
@@ -311,7 +322,7 @@ impl Tracking for SqliteCentre {
 
 /// Readers must not wait for writers: that takes the write-ahead log.
 pub(super) fn use_write_ahead_log(
-    connection: &Connection,
+    connection: &SqliteConnection,
     dry_run: bool,
 ) -> Result<Vec<DeployStep>, CentreError> {
     let switching = failure("switching to the write-ahead log");
@@ -339,12 +350,12 @@ pub(super) fn literal(text: &str) -> String {
     format!("'{}'", text.replace('\'', "''"))
 }
 
-/// See [`Tracking::in_place`].
+/// See [`ChangeTracking::in_place`].
 fn in_place(
-    connection: &Connection,
-    catalog: &Catalog,
-    wanted: &[Log],
-) -> rusqlite::Result<InPlace> {
+    connection: &SqliteConnection,
+    catalog: &SqliteCatalog,
+    wanted: &[RecordedLog],
+) -> rusqlite::Result<ExistingChangeLogs> {
     let mut statement = connection
         .prepare(&format!(
             "SELECT id, table_name, identity, columns, ({COLUMNS}) FROM tidewater_centre_change_log ORDER BY id"
@@ -358,7 +369,7 @@ fn in_place(
         let (id, table, identity, has_same_columns): (i64, String, String, bool) = listed?;
         let found = objects(connection, &state::log_table(id))?;
         let log = wanted.iter().find(|it| it.identity() == identity);
-        let log = log.map(|log| Log { id, ..log.clone() });
+        let log = log.map(|log| RecordedLog { id, ..log.clone() });
         let whole = log.map(|log| log.objects(catalog));
         let is_whole = whole.is_some_and(|whole| {
             let is_there = |name: &str, sql: &str| {
@@ -381,7 +392,7 @@ fn in_place(
     // Numbers are not used twice: a watermark may still name one.
     let sql = "SELECT seq FROM sqlite_sequence WHERE name = 'tidewater_centre_change_log'";
     let last: Option<i64> = connection.query_row(sql, [], |row| row.get(0)).optional()?;
-    Ok(InPlace {
+    Ok(ExistingChangeLogs {
         logs,
         next: last.unwrap_or(0) + 1,
         mends: Vec::new(),
@@ -389,14 +400,14 @@ fn in_place(
 }
 
 /// Something of a change log that is in the file.
-struct Found {
+struct LogRemnant {
     kind: String,
     name: String,
     sql: String,
 }
 
 /// The parts of the change log of a name, triggers first.
-fn objects(connection: &Connection, name: &str) -> rusqlite::Result<Vec<Found>> {
+fn objects(connection: &SqliteConnection, name: &str) -> rusqlite::Result<Vec<LogRemnant>> {
     connection
         .prepare_cached(
             "SELECT type, name, sql FROM sqlite_schema
@@ -404,7 +415,7 @@ fn objects(connection: &Connection, name: &str) -> rusqlite::Result<Vec<Found>> 
              ORDER BY type DESC, name",
         )?
         .query_map([name], |row| {
-            Ok(Found {
+            Ok(LogRemnant {
                 kind: row.get(0)?,
                 name: row.get(1)?,
                 sql: row.get(2)?,
@@ -414,7 +425,7 @@ fn objects(connection: &Connection, name: &str) -> rusqlite::Result<Vec<Found>> 
 }
 
 /// The SQL that removes parts of change logs; an index goes with its table.
-fn removal(found: &[Found]) -> String {
+fn removal(found: &[LogRemnant]) -> String {
     let found = found.iter().filter(|it| it.kind != "index");
     let drops = found.map(|it| format!("DROP {} {};\n", it.kind, quote(&it.name)));
     drops.collect()

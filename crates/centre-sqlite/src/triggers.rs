@@ -11,7 +11,7 @@
 //!   through the primary key or any unique index, because SQLite removes those without
 //!   firing DELETE triggers (unless recursive_triggers is on).
 
-use super::catalog::{Catalog, Table, Term, Unique};
+use super::catalog::{SqliteCatalog, SqliteTable, UniqueKey, UniqueTerm};
 use super::route::Route;
 use super::{quote, state};
 use tidewater_centre::engine::catalog::TableInfo;
@@ -19,7 +19,7 @@ use tidewater_centre::engine::database::ChangeLog;
 
 /// A change log and what it records.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Log {
+pub(crate) struct RecordedLog {
     pub(super) id: i64,
     pub(super) table: String,
     /// The way to the table that decides.
@@ -34,18 +34,18 @@ pub(crate) struct Log {
 
 /// A table that a unique constraint is of.
 #[derive(Clone, Copy)]
-struct Of<'c> {
+struct ConstrainedTable<'c> {
     info: &'c TableInfo,
-    table: &'c Table,
+    table: &'c SqliteTable,
 }
 
 /// Something in the file's schema.
-pub(super) struct Object {
+pub(super) struct SchemaObject {
     pub(super) name: String,
     pub(super) sql: String,
 }
 
-impl ChangeLog for Log {
+impl ChangeLog for RecordedLog {
     fn identity(&self) -> String {
         serde_json::json!([self.table, self.by, self.key]).to_string()
     }
@@ -58,17 +58,17 @@ impl ChangeLog for Log {
         &self.by
     }
 
-    fn join(&mut self, _: &Log) {}
+    fn join(&mut self, _: &RecordedLog) {}
 }
 
-impl Log {
+impl RecordedLog {
     /// Everything that the log is made of, with the name of each: table, index, triggers.
-    pub(super) fn objects(&self, catalog: &Catalog) -> Vec<Object> {
+    pub(super) fn objects(&self, catalog: &SqliteCatalog) -> Vec<SchemaObject> {
         let name = state::log_table(self.id);
         let table = quote(&name);
         let columns = self.entry_columns();
         let columns: String = columns.iter().map(|it| format!(", {it}")).collect();
-        let mut objects = vec![Object {
+        let mut objects = vec![SchemaObject {
             sql: format!("CREATE TABLE {table} (id INTEGER PRIMARY KEY{columns})"),
             name: name.clone(),
         }];
@@ -76,7 +76,7 @@ impl Log {
             // The rowid follows the indexed columns: a range of one partition is one seek.
             let name = format!("{name}_partition");
             let columns = self.partition_columns().join(", ");
-            objects.push(Object {
+            objects.push(SchemaObject {
                 sql: format!("CREATE INDEX {} ON {table} ({columns})", quote(&name)),
                 name,
             });
@@ -107,13 +107,13 @@ impl Log {
     }
 
     /// All triggers that feed the log.
-    fn triggers(&self, catalog: &Catalog) -> Vec<Object> {
+    fn triggers(&self, catalog: &SqliteCatalog) -> Vec<SchemaObject> {
         let on = quote(&self.table);
         let mut triggers = Vec::new();
         let mut add = |suffix: &str, event: &str, body: String| {
             let name = format!("{}_{suffix}", state::log_table(self.id));
             let sql = format!("CREATE TRIGGER {} {event} BEGIN {body}; END", quote(&name));
-            triggers.push(Object { name, sql });
+            triggers.push(SchemaObject { name, sql });
         };
         let displaced = self.displaced(catalog, &self.table).into_iter();
         let above = match self.route.is_empty() {
@@ -188,9 +188,9 @@ impl Log {
     }
 
     /// Conditions for the rows of a table that NEW displaces, by each unique constraint.
-    pub(super) fn displaced(&self, catalog: &Catalog, table: &str) -> Vec<String> {
+    pub(super) fn displaced(&self, catalog: &SqliteCatalog, table: &str) -> Vec<String> {
         let place = catalog.infos.iter().position(|it| it.name == table);
-        let of = place.map(|place| Of {
+        let of = place.map(|place| ConstrainedTable {
             info: &catalog.infos[place],
             table: &catalog.tables[place],
         });
@@ -210,17 +210,17 @@ pub(super) fn those(on: &str, condition: &str) -> String {
 }
 
 /// The condition for the rows that NEW displaces through one unique constraint.
-fn displaced_by(of: Of<'_>, unique: &Unique) -> String {
+fn displaced_by(of: ConstrainedTable<'_>, unique: &UniqueKey) -> String {
     let on = quote(&of.info.name);
     let terms = unique.terms.iter().map(|term| match term {
-        Term::Column(column, collation) => {
+        UniqueTerm::Column(column, collation) => {
             let (name, collation) = (quote(&of.info.columns[*column].name), quote(collation));
             format!(
                 "{on}.{name} COLLATE {collation} = {}",
                 of.replacing(*column)
             )
         }
-        Term::Expression(expression) => {
+        UniqueTerm::Expression(expression) => {
             // The expression names columns without saying whose: once they are the
             // table's, once those of a row that is made of NEW's.
             let columns = of.info.columns.iter().enumerate();
@@ -245,7 +245,7 @@ pub(super) fn differs(left: &str, right: &str, columns: &[String]) -> String {
     columns.collect::<Vec<_>>().join(" OR ")
 }
 
-impl Of<'_> {
+impl ConstrainedTable<'_> {
     /// What a column of the new row is going to be, as far as a BEFORE trigger can know.
     fn replacing(self, column: usize) -> String {
         let name = quote(&self.info.columns[column].name);

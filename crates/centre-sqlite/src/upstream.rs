@@ -32,10 +32,10 @@ use tidewater_protocol::{Column, PublicationSchema, Table};
 
 /// What the file subscribes to at headquarters; nothing if it is no branch's.
 #[derive(Debug, Default)]
-pub(super) struct Upstream(Vec<PublicationSchema>);
+pub(super) struct BranchSubscription(Vec<PublicationSchema>);
 
-impl Upstream {
-    pub(super) fn read(connection: &Connection) -> rusqlite::Result<Upstream> {
+impl BranchSubscription {
+    pub(super) fn read(connection: &Connection) -> rusqlite::Result<BranchSubscription> {
         let is_remote = connection
             .prepare_cached(
                 "SELECT 1 FROM sqlite_schema WHERE type = 'table'
@@ -43,7 +43,7 @@ impl Upstream {
             )?
             .exists([])?;
         if !is_remote {
-            return Ok(Upstream::default());
+            return Ok(BranchSubscription::default());
         }
         let mut statement = connection
             .prepare_cached("SELECT schema FROM tidewater_subscription WHERE schema IS NOT NULL")?;
@@ -52,7 +52,9 @@ impl Upstream {
                 rusqlite::Error::FromSqlConversionFailure(0, Type::Blob, Box::new(error))
             })
         })?;
-        schemas.collect::<rusqlite::Result<_>>().map(Upstream)
+        schemas
+            .collect::<rusqlite::Result<_>>()
+            .map(BranchSubscription)
     }
 
     /// A column, as remotes of headquarters have it.
@@ -77,7 +79,7 @@ impl Upstream {
 
 /// Whether the file is a branch's.
 pub(super) fn has_headquarters(connection: &Connection) -> rusqlite::Result<bool> {
-    Ok(!Upstream::read(connection)?.0.is_empty())
+    Ok(!BranchSubscription::read(connection)?.0.is_empty())
 }
 
 /// A device has given back to the branch what its file has forgotten. Headquarters may have that from

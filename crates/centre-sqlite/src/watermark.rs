@@ -17,26 +17,26 @@ use std::sync::{Arc, Mutex, PoisonError};
 use prost::Message;
 use rusqlite::{OptionalExtension, TransactionBehavior, params};
 
-use super::connection::Connection;
+use super::connection::SqliteConnection;
 use super::environment::{Jobs, SqliteEnvironment};
 use super::file::{DatabaseFile, OpenFile};
 use super::{connection, failure, state};
-use tidewater_centre::engine::download::Mark;
-use tidewater_centre::engine::marks::{self, Marks};
+use tidewater_centre::engine::download::DurableMark;
+use tidewater_centre::engine::marks::{self, MarkQueue};
 use tidewater_centre::engine::scope::ScopeChange;
-use tidewater_centre::engine::thread::{self, Owned};
+use tidewater_centre::engine::thread::{self, ThreadOwner};
 use tidewater_centre::error::CentreError;
 
 /// How far change logs go.
 #[derive(Clone, PartialEq, Message)]
-pub(super) struct Positions {
+pub(super) struct LogPositions {
     #[prost(message, repeated, tag = "1")]
-    pub(super) logs: Vec<Position>,
+    pub(super) logs: Vec<LogPosition>,
 }
 
 /// How far one goes.
 #[derive(Clone, Copy, PartialEq, Message)]
-pub(super) struct Position {
+pub(super) struct LogPosition {
     #[prost(int64, tag = "1")]
     pub(super) log: i64,
     #[prost(int64, tag = "2")]
@@ -50,7 +50,7 @@ type Request = (i64, Vec<ScopeChange>);
 #[derive(Clone)]
 pub(super) enum Marker {
     /// On a thread of its own.
-    Thread(Marks<Request, Mark>),
+    Thread(MarkQueue<Request, DurableMark>),
     /// On the thread of everything, in a simulation.
     Task(Arc<Mutex<OpenFile>>, SqliteEnvironment),
 }
@@ -75,7 +75,11 @@ impl Marker {
 
     /// A mark that is committed after this call began, together with the changes.
     /// Blocks.
-    pub(super) fn mark(&self, now_ms: i64, changes: Vec<ScopeChange>) -> Result<Mark, CentreError> {
+    pub(super) fn mark(
+        &self,
+        now_ms: i64,
+        changes: Vec<ScopeChange>,
+    ) -> Result<DurableMark, CentreError> {
         match self {
             Marker::Thread(marks) => marks.ask_blocking((now_ms, changes)),
             Marker::Task(file, environment) => {
@@ -91,17 +95,17 @@ fn make(
     file: &mut OpenFile,
     environment: &SqliteEnvironment,
     asked: &[Request],
-) -> Result<Vec<Mark>, CentreError> {
+) -> Result<Vec<DurableMark>, CentreError> {
     let mut id = [0; 16];
     environment.random(&mut id)?;
     file.run(|connection| commit(connection, id, asked))
 }
 
 fn commit(
-    connection: &mut Connection,
+    connection: &mut SqliteConnection,
     id: [u8; 16],
     asked: &[Request],
-) -> Result<Vec<Mark>, CentreError> {
+) -> Result<Vec<DurableMark>, CentreError> {
     let marking = failure("making a mark");
     let transaction = connection
         .transaction_with_behavior(TransactionBehavior::Immediate)
@@ -119,7 +123,7 @@ fn commit(
             change.noted(&noted)
         });
         let serials = notes.collect::<Result<_, CentreError>>()?;
-        marks.push(Mark {
+        marks.push(DurableMark {
             id: id.to_vec(),
             serials,
         });
@@ -129,7 +133,10 @@ fn commit(
 }
 
 /// When a mark was made; `None` if this history of the file has no such mark.
-pub(super) fn mark_created(connection: &Connection, id: &[u8]) -> Result<Option<i64>, CentreError> {
+pub(super) fn mark_created(
+    connection: &SqliteConnection,
+    id: &[u8],
+) -> Result<Option<i64>, CentreError> {
     connection
         .prepare_cached("SELECT created_ms FROM tidewater_centre_mark WHERE id = ?1")
         .and_then(|mut statement| statement.query_row([id], |row| row.get(0)).optional())
@@ -143,12 +150,12 @@ pub(super) fn insert_mark(
     now_ms: i64,
 ) -> Result<(), CentreError> {
     let marking = failure("making a mark");
-    let mut positions = Positions::default();
+    let mut positions = LogPositions::default();
     let mut stamp = 0;
     for log in state::logs(connection)? {
         let position = state::log_position(connection, log)?;
         stamp += position;
-        positions.logs.push(Position { log, position });
+        positions.logs.push(LogPosition { log, position });
     }
     connection
         .prepare_cached("INSERT INTO tidewater_centre_mark VALUES (?1, ?2, ?3, ?4)")

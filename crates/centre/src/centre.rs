@@ -7,24 +7,25 @@ use futures_util::future::BoxFuture;
 use tidewater_protocol::message::NumberBlock;
 use tidewater_protocol::{PublicationSchema, RemoteId};
 
-use crate::download::{DownloadJob, DownloadSink, Downloaded, Downloading};
+use crate::download::{DownloadJob, DownloadSink, Downloaded, RunningDownloads};
 use crate::error::CentreError;
-use crate::events::{Appended, NewEvents, SpaceRetention, StoredEvent};
-use crate::explain::{Explanation, Question};
-use crate::follow::{AskedHolding, FollowPosition, Followed, Holding};
-use crate::preview::{Preview, PreviewAsked};
+use crate::events::{AppendOutcome, NewEvents, SpaceRetention, StoredEvent};
+use crate::explain::{ExplainQuestion, Explanation};
+use crate::follow::{FollowPosition, FollowedCommits, HoldingRequest, RemoteHolding};
+use crate::preview::{Preview, PreviewRequest};
 use crate::procedure::{
-    Begun, CallOutcome, Cancel, Interrupt, Procedure, ProcedureCall, ProcedureSpec,
+    CallInterrupt, CallOutcome, CallableProcedure, Cancel, OnceKeyState, ProcedureCall,
+    ProcedureSpec,
 };
-use crate::publication::{DeployReport, Deployed, ListedTable, PublicationSpec};
+use crate::publication::{DeployReport, DeployedPublications, ListedTable, PublicationSpec};
 use crate::records::{
-    AskedSession, CentreStatus, ConflictFilter, ConflictRecord, NumbersWanted, Proven, Pruned,
-    Pulse, RefusedFilter, RefusedRecord, RemoteRecord, Retention, SessionState, ShutOut,
-    SigningKey, SyncRecord, UserImport, UserRecord,
+    CentrePulse, CentreStatus, ConflictFilter, ConflictRecord, NumbersRequest, ProvenIdentity,
+    PruneReport, RefusedFilter, RefusedRecord, RemoteRecord, RetentionTimes, SessionRequest,
+    SessionState, ShutOutReason, SigningKey, SyncRecord, UserImport, UserRecord,
 };
 use crate::scope::Checkpoint;
 use crate::scripting::ScriptRun;
-use crate::settling::{Choice, RefusedChoice, SettleOutcome};
+use crate::settling::{ConflictChoice, RefusedChoice, SettleOutcome};
 use crate::trying::{ScriptTrial, ScriptsToTry, TriedScript};
 use crate::upload::{SyncUpload, UploadOutcome};
 
@@ -92,7 +93,7 @@ pub trait Centre: Send + Sync {
     /// # Errors
     /// [`CentreError::NotDeployed`], or what is wrong with the publications: what was served
     /// before is served on.
-    fn refresh(&self) -> CentreResult<'_, Option<Deployed>> {
+    fn refresh(&self) -> CentreResult<'_, Option<DeployedPublications>> {
         Box::pin(async { Ok(None) })
     }
 
@@ -176,7 +177,7 @@ pub trait Centre: Send + Sync {
     ///
     /// # Errors
     /// [`CentreError::Configuration`] if there is no such remote, table or key.
-    fn explain<'a>(&'a self, question: &'a Question) -> CentreResult<'a, Explanation> {
+    fn explain<'a>(&'a self, question: &'a ExplainQuestion) -> CentreResult<'a, Explanation> {
         let _ = question;
         Box::pin(async { Err(not_told()) })
     }
@@ -189,7 +190,7 @@ pub trait Centre: Send + Sync {
     fn preview<'a>(
         &'a self,
         publications: &'a [PublicationSpec],
-        asked: &'a PreviewAsked,
+        asked: &'a PreviewRequest,
     ) -> CentreResult<'a, Preview> {
         let _ = (publications, asked);
         Box::pin(async { Err(not_told()) })
@@ -213,19 +214,19 @@ pub trait Centre: Send + Sync {
     fn status(&self) -> CentreResult<'_, CentreStatus>;
 
     /// How it goes at the moment. Called every few seconds; a database that tells nothing is fine.
-    fn pulse(&self) -> CentreResult<'_, Pulse> {
-        Box::pin(async { Ok(Pulse::default()) })
+    fn pulse(&self) -> CentreResult<'_, CentrePulse> {
+        Box::pin(async { Ok(CentrePulse::default()) })
     }
 
     /// Drops what is older than its retention time, signing keys too that were superseded
     /// longer ago than a watermark can be of use. Of several servers that call
     /// this at once, one does it and the others return at once.
-    fn prune(&self, retention: Retention, now_ms: i64) -> CentreResult<'_, Pruned>;
+    fn prune(&self, retention: RetentionTimes, now_ms: i64) -> CentreResult<'_, PruneReport>;
 
     /// What was committed since a position that this gave before; without one, only from where to
     /// follow on. No commit is skipped, whenever its transaction began, and what was not committed
     /// is not told. Cheap enough to be called every 50 ms, and on a connection of its own.
-    fn follow(&self, since: Option<FollowPosition>) -> CentreResult<'_, Followed> {
+    fn follow(&self, since: Option<FollowPosition>) -> CentreResult<'_, FollowedCommits> {
         let _ = since;
         Box::pin(async { Err(no_live_layer()) })
     }
@@ -249,7 +250,7 @@ pub trait Centre: Send + Sync {
     fn procedures<'a>(
         &'a self,
         specs: &'a [ProcedureSpec],
-    ) -> CentreResult<'a, Vec<Arc<Procedure>>> {
+    ) -> CentreResult<'a, Vec<Arc<CallableProcedure>>> {
         Box::pin(async move {
             specs
                 .first()
@@ -277,13 +278,14 @@ pub trait Worker: Send {
     }
 
     /// Looks up everything that opening some sessions needs, in one round trip; in their order.
-    fn session_states(&mut self, asked: Vec<AskedSession>) -> CentreResult<'_, Vec<SessionState>>;
+    fn session_states(&mut self, asked: Vec<SessionRequest>)
+    -> CentreResult<'_, Vec<SessionState>>;
 
     /// Those of these remotes that may go on no longer, with the reason.
     fn shut_out<'a>(
         &'a mut self,
         remotes: &'a [RemoteId],
-    ) -> CentreResult<'a, Vec<(RemoteId, ShutOut)>>;
+    ) -> CentreResult<'a, Vec<(RemoteId, ShutOutReason)>>;
 
     /// Registers a remote, or a new credential of a known one (matched by id).
     fn save_remote<'a>(&'a mut self, remote: &'a RemoteRecord) -> CentreResult<'a, ()>;
@@ -293,7 +295,7 @@ pub trait Worker: Send {
     fn prove_user<'a>(
         &'a mut self,
         user: &'a str,
-        proven: &'a Proven,
+        proven: &'a ProvenIdentity,
         creates: bool,
     ) -> CentreResult<'a, bool>;
 
@@ -306,7 +308,7 @@ pub trait Worker: Send {
     ) -> CentreResult<'a, bool>;
 
     /// Hands out numbers to a remote: they are nobody else's from then on.
-    fn hand_out<'a>(&'a mut self, asked: &'a NumbersWanted) -> CentreResult<'a, Vec<NumberBlock>>;
+    fn hand_out<'a>(&'a mut self, asked: &'a NumbersRequest) -> CentreResult<'a, Vec<NumberBlock>>;
 
     /// Notes what people call the device of a remote.
     fn name_device<'a>(&'a mut self, id: RemoteId, name: &'a str) -> CentreResult<'a, ()>;
@@ -329,7 +331,7 @@ pub trait Worker: Send {
     /// Writes the version of a row that an operator has chosen, and notes with the conflict that it
     /// is settled, in one transaction. No remote's rights count. Deadlocks and serialization
     /// failures are retried inside.
-    fn settle_conflict(&mut self, choice: Choice) -> CentreResult<'_, SettleOutcome> {
+    fn settle_conflict(&mut self, choice: ConflictChoice) -> CentreResult<'_, SettleOutcome> {
         let _ = choice;
         Box::pin(async {
             Err(CentreError::Configuration {
@@ -388,7 +390,10 @@ pub trait Worker: Send {
     ///
     /// # Errors
     /// Nothing was read for anybody.
-    fn download<'a>(&'a mut self, downloads: Vec<Downloading<'a>>) -> CentreResult<'a, Downloaded>;
+    fn download<'a>(
+        &'a mut self,
+        downloads: Vec<RunningDownloads<'a>>,
+    ) -> CentreResult<'a, Downloaded>;
 
     /// Reads the downloads of one sync.
     fn download_one<'a>(
@@ -397,7 +402,7 @@ pub trait Worker: Send {
         sink: &'a mut dyn DownloadSink,
     ) -> CentreResult<'a, ()> {
         Box::pin(async move {
-            let downloaded = self.download(vec![Downloading { job, sink }]).await?;
+            let downloaded = self.download(vec![RunningDownloads { job, sink }]).await?;
             let first = downloaded.into_iter().flatten().next();
             first.unwrap_or_else(|| {
                 Err(CentreError::Internal {
@@ -412,7 +417,7 @@ pub trait Worker: Send {
     fn holdings<'a>(
         &'a mut self,
         checkpoints: &'a [Checkpoint],
-    ) -> CentreResult<'a, Vec<Option<Holding>>> {
+    ) -> CentreResult<'a, Vec<Option<RemoteHolding>>> {
         let _ = checkpoints;
         Box::pin(async { Err(no_live_layer()) })
     }
@@ -422,8 +427,8 @@ pub trait Worker: Send {
     /// not have what they have asked for any more.
     fn holdings_now(
         &mut self,
-        asked: Vec<AskedHolding>,
-    ) -> CentreResult<'_, Vec<Option<Vec<Holding>>>> {
+        asked: Vec<HoldingRequest>,
+    ) -> CentreResult<'_, Vec<Option<Vec<RemoteHolding>>>> {
         let _ = asked;
         Box::pin(async { Err(no_live_layer()) })
     }
@@ -445,8 +450,8 @@ pub trait Worker: Send {
     }
 
     /// Ends calls that run on this connection.
-    fn interrupter(&self) -> Arc<dyn Interrupt> {
-        Arc::new(Nothing)
+    fn interrupter(&self) -> Arc<dyn CallInterrupt> {
+        Arc::new(NoInterrupt)
     }
 
     /// Notes that something is begun elsewhere under a key of a user, which is to take effect once:
@@ -457,7 +462,7 @@ pub trait Worker: Send {
         key: [u8; 16],
         procedure: &'a str,
         now_ms: i64,
-    ) -> CentreResult<'a, Begun> {
+    ) -> CentreResult<'a, OnceKeyState> {
         let _ = (user, key, procedure, now_ms);
         Box::pin(async { Err(no_live_layer()) })
     }
@@ -490,7 +495,7 @@ pub trait Worker: Send {
         &mut self,
         batch: Vec<NewEvents>,
         now_ms: i64,
-    ) -> CentreResult<'_, Vec<Appended>> {
+    ) -> CentreResult<'_, Vec<AppendOutcome>> {
         let _ = (batch, now_ms);
         Box::pin(async { Err(no_live_layer()) })
     }
@@ -547,9 +552,9 @@ fn no_live_layer() -> CentreError {
 }
 
 /// Interrupts nothing.
-struct Nothing;
+struct NoInterrupt;
 
-impl Interrupt for Nothing {
+impl CallInterrupt for NoInterrupt {
     fn interrupt(&self, call: &Cancel) {
         call.set();
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use tidewater_protocol::RemoteId;
 
-use crate::records::Claims;
+use crate::records::UserClaims;
 use crate::scripting::ScriptNotes;
 
 /// Whose sync it is, and when: from the sign-in on, through uploads and downloads.
@@ -20,7 +20,7 @@ pub struct SyncContext {
     /// What the remote has set.
     pub parameters: Arc<Parameters>,
     /// What is known of the user.
-    pub claims: Claims,
+    pub claims: UserClaims,
     /// What scripts of the sync have set.
     pub scripts: ScriptNotes,
     /// The partitions to hold in place of the user's own: of an image that is of nobody.
@@ -50,7 +50,7 @@ pub struct GivenPartitions {
 
 impl GivenPartitions {
     /// The values of a column.
-    pub(crate) fn of<'g>(&'g self, column: &'g str) -> impl Iterator<Item = &'g str> {
+    pub(crate) fn values_of<'g>(&'g self, column: &'g str) -> impl Iterator<Item = &'g str> {
         let values = self.values.iter().filter(move |it| it.0 == column);
         values.map(|(_, value)| value.as_str())
     }

@@ -9,7 +9,7 @@ use tidewater_protocol::message::{KeyRange, SettledRefusal, TableBegin, Uncompar
 
 use crate::context::SyncContext;
 use crate::error::CentreError;
-use crate::follow::Holding;
+use crate::follow::RemoteHolding;
 use crate::scope::Checkpoint;
 use crate::upload::{GainedPartitions, OwnUpload, RowsChunk};
 
@@ -21,13 +21,13 @@ pub struct DownloadJob {
     /// What to read, in the order of the Hello.
     pub subscriptions: Vec<DownloadSubscription>,
     /// How often there are marks, where they are kept.
-    pub marks: Marks,
+    pub marks: MarkFrequency,
     /// Nothing is read, and nothing is noted: only what is known when it begins is told.
     pub only_opens: bool,
 }
 
 /// The downloads of one sync on their way.
-pub struct Downloading<'a> {
+pub struct RunningDownloads<'a> {
     /// What to read.
     pub job: DownloadJob,
     /// Where it goes.
@@ -87,7 +87,7 @@ impl DownloadSubscription {
 
 /// How often a download has a mark.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Marks {
+pub struct MarkFrequency {
     /// After so many bytes of rows, behind the row that makes them full: as many may come twice. Tables
     /// that may weigh more are read in the order of their keys.
     pub bytes: usize,
@@ -96,9 +96,9 @@ pub struct Marks {
     pub changes_after_ms: i64,
 }
 
-impl Default for Marks {
-    fn default() -> Marks {
-        Marks {
+impl Default for MarkFrequency {
+    fn default() -> MarkFrequency {
+        MarkFrequency {
             bytes: 128 << 10,
             changes_after_ms: 60 * 60 * 1000,
         }
@@ -231,7 +231,7 @@ pub trait DownloadSink: Send {
 
     /// What the remote holds once it has the download of the subscription, also if that has
     /// nothing new. Comes before [`Self::end`].
-    fn holds(&mut self, index: usize, holding: Holding) {
+    fn holds(&mut self, index: usize, holding: RemoteHolding) {
         let _ = (index, holding);
     }
 

@@ -3,7 +3,7 @@
 use tidewater_protocol::Code;
 
 use crate::publication::HeldUpRemote;
-use crate::records::ShutOut;
+use crate::records::ShutOutReason;
 
 /// How many remotes an error names.
 const NAMED: usize = 20;
@@ -178,7 +178,7 @@ pub enum CentreError {
     },
     /// The remote may go on no longer.
     #[error("the remote was shut out: {0:?}")]
-    ShutOut(ShutOut),
+    ShutOut(ShutOutReason),
     /// The consumer of a download went away.
     #[error("cancelled")]
     Cancelled,
@@ -232,9 +232,9 @@ impl CentreError {
             CentreError::Script { .. } | CentreError::EndedByScript { .. } => Code::ScriptFailed,
             CentreError::NotAuthenticated { .. } => Code::ParameterNotAllowed,
             CentreError::TooLong { .. } => Code::LimitExceeded,
-            CentreError::ShutOut(ShutOut::UserDisabled) => Code::UserDisabled,
-            CentreError::ShutOut(ShutOut::RemoteRevoked) => Code::RemoteRevoked,
-            CentreError::ShutOut(ShutOut::Removed) => Code::CredentialInvalid,
+            CentreError::ShutOut(ShutOutReason::UserDisabled) => Code::UserDisabled,
+            CentreError::ShutOut(ShutOutReason::RemoteRevoked) => Code::RemoteRevoked,
+            CentreError::ShutOut(ShutOutReason::Removed) => Code::CredentialInvalid,
             CentreError::Cancelled => Code::Cancelled,
             CentreError::Internal { .. } => Code::Internal,
         }

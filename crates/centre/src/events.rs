@@ -22,7 +22,7 @@ pub struct NewEvents {
 
 /// What became of [`NewEvents`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Appended {
+pub enum AppendOutcome {
     /// They have the numbers from this one on, and all this check.
     At {
         /// The number of the first one. If there is none, that of the next event of the space.

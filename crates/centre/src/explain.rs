@@ -14,7 +14,7 @@ use crate::records::{ConflictRecord, RefusedRecord, SyncRecord};
 
 /// What is to be explained.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Question {
+pub struct ExplainQuestion {
     /// The remote.
     pub remote_id: RemoteId,
     /// The table, by its name on remotes or in the centre.
@@ -31,7 +31,7 @@ pub struct Question {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Explanation {
     /// What it comes to.
-    pub verdict: Verdict,
+    pub verdict: ExplainVerdict,
     /// The same in a sentence.
     pub sentence: String,
     /// The remote.
@@ -62,7 +62,7 @@ pub struct Explanation {
 /// What an explanation comes to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Verdict {
+pub enum ExplainVerdict {
     /// The remote holds the row, and has it as it is, as far as the centre can tell.
     Held,
     /// The row comes with the next sync, or comes changed.
@@ -245,7 +245,7 @@ pub struct CandidateUpload {
 }
 
 impl CandidateUpload {
-    pub(crate) fn of(sync: &SyncRecord) -> CandidateUpload {
+    pub(crate) fn from_sync(sync: &SyncRecord) -> CandidateUpload {
         CandidateUpload {
             remote_id: sync.remote_id.map(|it| it.to_string()),
             user: sync.user.clone(),

@@ -1,8 +1,8 @@
 //! Following what is committed: whom it concerns, so that they sync by themselves.
 //!
 //! An [`Interest`] stands for what a remote may hold by one rule: the rows of one partition, or all
-//! that the rule gives. What a remote holds ([`Holding`]) and what was touched since a position
-//! ([`Followed`]) are told in the same terms. Both are exact by rule and partition. Windows do not
+//! that the rule gives. What a remote holds ([`RemoteHolding`]) and what was touched since a position
+//! ([`FollowedCommits`]) are told in the same terms. Both are exact by rule and partition. Windows do not
 //! count: a row beyond them touches its partition as well. What an upload changes, it touches.
 //!
 //! Of tables that the queries for partitions read it is told that they were written to, and the
@@ -28,7 +28,7 @@ impl Interest {
     }
 
     /// Those of a partition.
-    pub(crate) fn of(rule: i64, partition: &[u8]) -> Interest {
+    pub(crate) fn for_partition(rule: i64, partition: &[u8]) -> Interest {
         Interest(hash(rule, 1, partition))
     }
 }
@@ -47,15 +47,17 @@ fn hash(rule: i64, kind: u8, partition: &[u8]) -> u64 {
 
 /// What a remote holds of a publication: the partitions by each rule.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
-pub struct Holding {
+pub struct RemoteHolding {
     pub(crate) rules: Vec<(i64, Arc<Partitions>)>,
 }
 
-impl Holding {
+impl RemoteHolding {
     /// What of everything that is touched concerns the remote.
     pub fn interests(&self) -> Vec<Interest> {
         let rules = self.rules.iter().flat_map(|(rule, partitions)| {
-            let each = partitions.iter().map(|it| Interest::of(*rule, it));
+            let each = partitions
+                .iter()
+                .map(|it| Interest::for_partition(*rule, it));
             each.chain([Interest::all_of(*rule)])
         });
         rules.collect()
@@ -68,7 +70,7 @@ pub struct FollowPosition(pub(crate) Vec<u8>);
 
 /// What was committed since a position.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Followed {
+pub struct FollowedCommits {
     /// From where to follow on.
     pub position: FollowPosition,
     /// What was touched, each once. Whoever has one of these has something to fetch.
@@ -80,7 +82,7 @@ pub struct Followed {
 
 /// Of whom it is asked what he holds now.
 #[derive(Clone, Debug)]
-pub struct AskedHolding {
+pub struct HoldingRequest {
     /// Who that is, as of the last sync.
     pub context: Arc<SyncContext>,
     /// The publications.
@@ -95,8 +97,9 @@ mod tests {
     fn interests_tell_rules_and_partitions_apart() {
         let all: BTreeSet<Interest> = (0..100i64)
             .flat_map(|rule| {
-                let each = (0..100u32).map(move |it| Interest::of(rule, &it.to_be_bytes()));
-                each.chain([Interest::all_of(rule), Interest::of(rule, &[])])
+                let each =
+                    (0..100u32).map(move |it| Interest::for_partition(rule, &it.to_be_bytes()));
+                each.chain([Interest::all_of(rule), Interest::for_partition(rule, &[])])
             })
             .collect();
         assert_eq!(all.len(), 100 * 102);
@@ -105,13 +108,13 @@ mod tests {
     #[test]
     fn a_holding_concerns_its_partitions_and_what_concerns_everybody() {
         let partitions = Arc::new(Partitions::from([b"a".to_vec(), b"b".to_vec()]));
-        let holding = Holding {
+        let holding = RemoteHolding {
             rules: vec![(3, partitions), (4, Arc::default())],
         };
         let interests = holding.interests();
         assert_eq!(interests.len(), 4);
-        assert!(interests.contains(&Interest::of(3, b"b")));
+        assert!(interests.contains(&Interest::for_partition(3, b"b")));
         assert!(interests.contains(&Interest::all_of(4)));
-        assert!(!interests.contains(&Interest::of(4, b"b")));
+        assert!(!interests.contains(&Interest::for_partition(4, b"b")));
     }
 }

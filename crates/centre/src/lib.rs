@@ -31,35 +31,37 @@ pub use centre::{Centre, Worker};
 pub use context::{GivenPartitions, Parameters, SyncContext};
 pub use download::{
     DownloadJob, DownloadOutcome, DownloadSink, DownloadStart, DownloadSubscription, Downloaded,
-    Downloading, GivenTable, Marks, TableCompare, TableRequest, ToldSettled,
+    GivenTable, MarkFrequency, RunningDownloads, TableCompare, TableRequest, ToldSettled,
 };
 pub use engine::catalog::identifier;
 pub use error::{CentreError, ScriptFault};
-pub use events::{Appended, NewEvents, SpaceRetention, StoredEvent};
-pub use follow::{AskedHolding, FollowPosition, Followed, Holding, Interest};
+pub use events::{AppendOutcome, NewEvents, SpaceRetention, StoredEvent};
+pub use follow::{FollowPosition, FollowedCommits, HoldingRequest, Interest, RemoteHolding};
 pub use nearest::nearest;
 pub use procedure::{
-    AnswerColumn, AnswerSink, ArgumentSpec, Begun, CallAnswer, CallOutcome, Caller, Cancel,
-    Interrupt, Procedure, ProcedureCall, ProcedureSpec, Returns, SinkReply,
+    AnswerColumn, AnswerSink, ArgumentSpec, CallAnswer, CallInterrupt, CallOutcome,
+    CallableProcedure, Caller, Cancel, OnceKeyState, ProcedureCall, ProcedureSpec, Returns,
+    SinkReply,
 };
 pub use publication::{
-    ActAs, ConflictSpec, DeployReport, DeployStep, Deployed, Detect, HandledSpec, HeldUpRemote,
-    IdentitySpec, Last, ListedColumn, ListedNumbering, ListedReference, ListedTable, MissingRight,
-    OnReject, OnUnseenChildren, ParameterSpec, PublicationSpec, RemoteEffect, Replay, RuleBy,
-    RuleSpec, ScriptSpec, TableSpec, Tracking, TriggeredColumn, Unit, UploadMode, UploadOrder,
-    WindowSpec, WriteScopeSpec, WritesSpec,
+    ActAs, ConflictDetection, ConflictSpec, DeployReport, DeployStep, DeployedPublications,
+    HandledSpec, HeldUpRemote, IdentitySpec, ListedColumn, ListedNumbering, ListedReference,
+    ListedTable, MissingRight, OnReject, OnUnseenChildren, ParameterSpec, PublicationSpec,
+    RemoteEffect, ReplayPolicy, RuleBy, RuleSpec, ScriptSpec, TableSpec, TrackingMode,
+    TriggeredColumn, UploadMode, UploadOrder, WindowLength, WindowSpec, WindowUnit, WriteScopeSpec,
+    WritesSpec,
 };
 pub use scope::{Checkpoint, Scope};
-pub use scripting::{Report, RunTimes, ScriptNotes, ScriptRun};
+pub use scripting::{RunTimes, ScriptNotes, ScriptReport, ScriptRun};
 pub use settling::{
-    AddedSum, Choice, Judgement, RefusedAction, RefusedChoice, SettleOutcome, UploadToJudge,
-    Version,
+    AddedSum, ConflictChoice, ConflictVersion, Judgement, RefusedChoice, RefusedRowAction,
+    SettleOutcome, UploadToJudge,
 };
 pub use upload::{
-    GainedPartitions, OwnUpload, ResultTable, RowsChunk, SyncUpload, UploadOutcome, UploadResult,
-    UploadTable,
+    GainedPartitions, OwnUpload, ResultTable, RowMark, RowsChunk, SyncUpload, UploadChunk,
+    UploadOutcome, UploadResult, UploadTable,
 };
 pub use verdict::{
-    Becomes, Columns, Contended, ContendedRow, Resolution, Resolutions, TableVerdicts, Verdict,
-    Verdicts,
+    Columns, ContendedChange, ContendedOutcome, ContendedRow, Resolution, Resolutions, RowVerdict,
+    TableVerdicts, Verdicts,
 };

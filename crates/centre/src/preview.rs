@@ -8,7 +8,7 @@ use tidewater_protocol::RemoteId;
 
 /// What is to be found out.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct PreviewAsked {
+pub struct PreviewRequest {
     /// Of this remote only.
     pub remote_id: Option<RemoteId>,
     /// So many rows of each kind are told by their keys.

@@ -15,8 +15,8 @@ use prost::Message;
 use tidewater_protocol::schema::{column_type_from_wire, column_type_to_wire};
 use tidewater_protocol::{ColumnType, RemoteId, Value};
 
-pub use crate::engine::procedure::Procedure;
-use crate::records::Claims;
+pub use crate::engine::procedure::CallableProcedure;
+use crate::records::UserClaims;
 pub use tidewater_protocol::message::Returns;
 
 /// A procedure, as it is configured.
@@ -62,11 +62,11 @@ pub struct Caller {
 #[derive(Clone, Debug)]
 pub struct ProcedureCall {
     /// The procedure.
-    pub procedure: Arc<Procedure>,
+    pub procedure: Arc<CallableProcedure>,
     /// For whom it is run.
     pub caller: Caller,
-    /// What is known of him, if [`Procedure::names_claims`].
-    pub claims: Claims,
+    /// What is known of him, if [`CallableProcedure::names_claims`].
+    pub claims: UserClaims,
     /// A canonical value for each argument, in their declared order.
     pub arguments: Vec<Value>,
     /// Under this key the user's call takes effect once: whoever calls again with it is told what
@@ -133,7 +133,7 @@ impl ProcedureCall {
 pub struct Cancel(Arc<AtomicBool>);
 
 impl Cancel {
-    /// The call is not wanted any more. To end what runs already, use [`Interrupt::interrupt`].
+    /// The call is not wanted any more. To end what runs already, use [`CallInterrupt::interrupt`].
     pub fn set(&self) {
         self.0.store(true, Ordering::SeqCst);
     }
@@ -150,7 +150,7 @@ impl Cancel {
 }
 
 /// Ends calls on the connection of one worker, from any thread.
-pub trait Interrupt: Send + Sync {
+pub trait CallInterrupt: Send + Sync {
     /// Ends this call: a statement of it that runs now is interrupted and undone, and one that has
     /// not begun yet does not. Nothing else is, whatever runs on the connection by then.
     fn interrupt(&self, call: &Cancel);
@@ -227,7 +227,7 @@ pub struct AnswerColumn {
 
 /// What a key of a user stands for that something is begun under.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Begun {
+pub enum OnceKeyState {
     /// Nothing yet: it is begun now.
     New,
     /// It was begun before, and nobody knows what came of it.

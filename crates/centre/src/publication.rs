@@ -33,7 +33,7 @@ pub struct PublicationSpec {
     /// Whether remotes try refused rows again by themselves after a deployment, or when partitions
     /// came to them.
     #[serde(default)]
-    pub replay: Replay,
+    pub replay: ReplayPolicy,
     /// What upload scripts do first.
     #[serde(default)]
     pub upload_order: UploadOrder,
@@ -82,7 +82,7 @@ pub enum UploadOrder {
 /// Whether remotes try refused rows again by themselves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Replay {
+pub enum ReplayPolicy {
     /// After a deployment, and when partitions came to them.
     #[default]
     Auto,
@@ -150,7 +150,7 @@ pub struct TableSpec {
     /// The published columns; all of them if `None`.
     pub columns: Option<Vec<String>>,
     /// How its changes are noticed.
-    pub tracking: Tracking,
+    pub tracking: TrackingMode,
     /// The column that remotes have numbers for.
     pub identity: Option<IdentitySpec>,
     /// Columns that the centre fills where a remote leaves them NULL.
@@ -184,7 +184,7 @@ pub struct HandledSpec {
 #[derive(Clone, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct ConflictSpec {
     /// What a conflict is.
-    pub detect: Detect,
+    pub detect: ConflictDetection,
     /// How it is resolved: `later(changed_at)`; in favour of the centre if empty.
     pub resolve: Vec<String>,
     /// For the resolver `rank`: the query that yields the rank of the user, a whole number, or
@@ -199,7 +199,7 @@ pub struct ConflictSpec {
 /// What a conflict is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Detect {
+pub enum ConflictDetection {
     /// Two sides have changed the same row.
     #[default]
     Row,
@@ -302,15 +302,15 @@ pub struct WindowSpec {
     /// By this column: a date, a timestamp or a number.
     pub column: String,
     /// How many they are.
-    pub last: Last,
+    pub last: WindowLength,
 }
 
 /// How far a window reaches back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Last {
+pub enum WindowLength {
     /// From so long ago on.
-    Time(u32, Unit),
+    Time(u32, WindowUnit),
     /// From the highest value less this on.
     Number(u64),
 }
@@ -318,7 +318,7 @@ pub enum Last {
 /// A unit of time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Unit {
+pub enum WindowUnit {
     /// Full hours.
     Hours,
     /// Days of UTC, as all that follow.
@@ -357,34 +357,34 @@ impl From<RuleBy> for RuleSpec {
     }
 }
 
-impl std::str::FromStr for Last {
+impl std::str::FromStr for WindowLength {
     type Err = ();
 
     /// Reads `90 days`, `1 year`, `36 hours`.
-    fn from_str(text: &str) -> Result<Last, ()> {
+    fn from_str(text: &str) -> Result<WindowLength, ()> {
         let (amount, unit) = text.trim().split_once(' ').ok_or(())?;
         let unit = match unit.trim().trim_end_matches('s') {
-            "hour" => Unit::Hours,
-            "day" => Unit::Days,
-            "week" => Unit::Weeks,
-            "month" => Unit::Months,
-            "year" => Unit::Years,
+            "hour" => WindowUnit::Hours,
+            "day" => WindowUnit::Days,
+            "week" => WindowUnit::Weeks,
+            "month" => WindowUnit::Months,
+            "year" => WindowUnit::Years,
             _ => return Err(()),
         };
         let amount: u32 = amount.parse().map_err(|_| ())?;
         // Ten thousand years are more than any date.
         match amount > 0 && amount <= 100_000_000 {
-            true => Ok(Last::Time(amount, unit)),
+            true => Ok(WindowLength::Time(amount, unit)),
             false => Err(()),
         }
     }
 }
 
-impl std::fmt::Display for Last {
+impl std::fmt::Display for WindowLength {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Last::Number(number) => write!(f, "{number}"),
-            Last::Time(amount, unit) => {
+            WindowLength::Number(number) => write!(f, "{number}"),
+            WindowLength::Time(amount, unit) => {
                 write!(f, "{amount} {}", format!("{unit:?}").to_lowercase())
             }
         }
@@ -394,7 +394,7 @@ impl std::fmt::Display for Last {
 /// How changes of a table in the centre are noticed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Tracking {
+pub enum TrackingMode {
     /// Statement-level triggers and a change log.
     #[default]
     Log,
@@ -435,7 +435,7 @@ mod direction {
 
 /// What is deployed, as a server serves it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Deployed {
+pub struct DeployedPublications {
     /// Another number with every deployment.
     pub number: i64,
     /// Tells how the catalog describes the published tables: a table that is altered gives
@@ -727,7 +727,7 @@ mod tests {
             }],
             direction,
             columns: None,
-            tracking: Tracking::Log,
+            tracking: TrackingMode::Log,
             identity: None,
             filled_by_centre: Vec::new(),
             on_unseen_children: OnUnseenChildren::Conflict,
@@ -749,7 +749,7 @@ mod tests {
                 on_reject: OnReject::SetAside,
                 upload_order: UploadOrder::RowsFirst,
                 script_versions: Vec::new(),
-                replay: Replay::Auto,
+                replay: ReplayPolicy::Auto,
                 act_as: None,
                 scripts: Vec::new(),
             }])

@@ -25,23 +25,23 @@ pub struct SessionState {
     pub formers: Vec<Vec<FormerRecord>>,
     /// What the centre knows of the watermarks asked for, in that order; `None` where
     /// there was none.
-    pub histories: Vec<Option<History>>,
+    pub histories: Vec<Option<HistoryCheck>>,
 }
 
 /// A session that is to be opened.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct AskedSession {
+pub struct SessionRequest {
     /// The user's login name.
     pub user: String,
     /// The remote's id, if it has one.
     pub remote_id: Option<RemoteId>,
     /// What it subscribes to.
-    pub subscriptions: Vec<AskedSubscription>,
+    pub subscriptions: Vec<SubscriptionRequest>,
 }
 
 /// A subscription that a session asks for.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct AskedSubscription {
+pub struct SubscriptionRequest {
     /// The publication.
     pub publication: String,
     /// The watermark of the checkpoint that the remote presented, if that is genuine.
@@ -61,7 +61,7 @@ pub struct FormerRecord {
 
 /// Whether a watermark belongs to the centre's history.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum History {
+pub enum HistoryCheck {
     /// It does: what happened since is known.
     Known,
     /// What happened since is not known any more.
@@ -83,28 +83,28 @@ pub struct UserRecord {
     /// When the user was added, in milliseconds since 1970.
     pub created_ms: i64,
     /// What others than this database have said of the user.
-    pub proven: Proven,
+    pub proven: ProvenIdentity,
 }
 
 /// What an identity provider, a directory or a certificate has said of a user, the last time.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
-pub struct Proven {
+pub struct ProvenIdentity {
     /// When that was, in milliseconds since 1970; 0 if never.
     pub at_ms: i64,
     /// Who it was: the issuer's URL, the directory's, or `certificate`.
     pub by: String,
     /// What `{s.claims.NAME}` stands for.
-    pub claims: Claims,
+    pub claims: UserClaims,
 }
 
 /// What is known of a user beside the name, each as text.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
-pub struct Claims(Arc<BTreeMap<String, String>>);
+pub struct UserClaims(Arc<BTreeMap<String, String>>);
 
-impl Claims {
+impl UserClaims {
     /// These.
-    pub fn new(claims: BTreeMap<String, String>) -> Claims {
-        Claims(Arc::new(claims))
+    pub fn new(claims: BTreeMap<String, String>) -> UserClaims {
+        UserClaims(Arc::new(claims))
     }
 
     /// The one of this name.
@@ -121,10 +121,10 @@ impl Claims {
     }
 
     /// Reads that; `None` if it is something else.
-    pub fn from_json(text: &str) -> Option<Claims> {
+    pub fn from_json(text: &str) -> Option<UserClaims> {
         match text.is_empty() {
-            true => Some(Claims::default()),
-            false => serde_json::from_str(text).ok().map(Claims::new),
+            true => Some(UserClaims::default()),
+            false => serde_json::from_str(text).ok().map(UserClaims::new),
         }
     }
 
@@ -149,7 +149,7 @@ pub struct UserImport {
 
 /// Why a remote that was let in may go on no longer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ShutOut {
+pub enum ShutOutReason {
     /// Its user was disabled.
     UserDisabled,
     /// It was revoked.
@@ -338,7 +338,7 @@ impl ConflictOutcome {
     }
 
     /// By its name.
-    pub fn of(name: &str) -> Option<ConflictOutcome> {
+    pub fn from_name(name: &str) -> Option<ConflictOutcome> {
         let named = ConflictOutcome::ALL.iter().find(|it| it.1 == name);
         named.map(|it| it.0)
     }
@@ -465,7 +465,7 @@ impl RefusalOutcome {
     }
 
     /// By its name.
-    pub fn of(name: &str) -> Option<RefusalOutcome> {
+    pub fn from_name(name: &str) -> Option<RefusalOutcome> {
         let named = RefusalOutcome::ALL.iter().find(|it| it.1 == name);
         named.map(|it| it.0)
     }
@@ -573,13 +573,13 @@ pub struct CentreStatus {
     /// Published tables with rows that no remote can have, because a column of their key is NULL.
     pub keyless_rows: Vec<KeylessRows>,
     /// Transactions of applications that hold locks for which syncs wait, or have waited in vain.
-    pub blockers: Vec<Blocker>,
+    pub blockers: Vec<BlockingTransaction>,
 }
 
 /// How a centre goes at the moment, for a server's figures: cheap enough to be asked every few
 /// seconds. What a database cannot tell is `None`.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
-pub struct Pulse {
+pub struct CentrePulse {
     /// When the oldest transaction that is open began, in milliseconds since 1970.
     pub oldest_transaction_ms: Option<i64>,
     /// How many sessions wait for a lock.
@@ -633,7 +633,7 @@ pub struct KeylessRows {
 
 /// A transaction of an application that syncs wait for: of a session, or a prepared one.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Blocker {
+pub struct BlockingTransaction {
     /// The database's number for the session; 0 for a prepared transaction.
     pub process: i64,
     /// What it calls itself.
@@ -651,7 +651,7 @@ pub struct Blocker {
 
 /// How long things are kept, in milliseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Retention {
+pub struct RetentionTimes {
     /// Change logs and marks.
     pub log_ms: i64,
     /// The sync history and incidents.
@@ -667,7 +667,7 @@ pub const GIVEN_BACK_KEPT_MS: i64 = 90 * 24 * 60 * 60 * 1000;
 
 /// What a round of pruning removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub struct Pruned {
+pub struct PruneReport {
     /// Entries of change logs.
     pub log_entries: u64,
     /// Syncs of the history, and incidents.
@@ -678,7 +678,7 @@ pub struct Pruned {
 
 /// A remote needs numbers for the rows that it inserts.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct NumbersWanted {
+pub struct NumbersRequest {
     /// Who it is.
     pub remote_id: RemoteId,
     /// Its user.

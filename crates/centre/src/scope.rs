@@ -44,17 +44,17 @@ pub type Digest = [u8; 16];
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HeldRule {
     /// The partitions.
-    pub partitions: Held,
+    pub partitions: HeldPartitions,
     /// As in [`RuleScope`].
     pub lows: Vec<i64>,
 }
 
 /// Partitions that were handed out.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Held {
+pub enum HeldPartitions {
     /// These.
     Listed(Arc<Partitions>),
-    /// Those of the [`List`] with this digest.
+    /// Those of the [`PartitionList`] with this digest.
     Digest(Digest),
 }
 
@@ -66,16 +66,16 @@ const PIECE: usize = 512;
 
 /// Partitions as they are kept in the centre.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct List {
+pub struct PartitionList {
     /// Of the digests of the pieces.
     pub digest: Digest,
     /// The pieces, by what their partitions have in common.
-    pub pieces: Vec<Piece>,
+    pub pieces: Vec<PartitionListPiece>,
 }
 
 /// A part of a list.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Piece {
+pub struct PartitionListPiece {
     /// Of the content.
     pub digest: Digest,
     /// The partitions, encoded.
@@ -136,17 +136,19 @@ impl RuleScope {
         let bytes: usize = self.partitions.iter().map(|it| it.len() + 2).sum();
         HeldRule {
             partitions: match bytes <= LISTED_BYTES {
-                true => Held::Listed(self.partitions.clone()),
-                false => Held::Digest(List::of(&self.partitions).digest),
+                true => HeldPartitions::Listed(self.partitions.clone()),
+                false => {
+                    HeldPartitions::Digest(PartitionList::from_partitions(&self.partitions).digest)
+                }
             },
             lows: self.lows.clone(),
         }
     }
 }
 
-impl List {
+impl PartitionList {
     /// The list of some partitions.
-    pub fn of(partitions: &Partitions) -> List {
+    pub fn from_partitions(partitions: &Partitions) -> PartitionList {
         let count = (partitions.len() / PIECE).next_power_of_two();
         let mut parts: Vec<WirePartitions> = vec![WirePartitions::default(); count];
         for partition in partitions {
@@ -156,18 +158,18 @@ impl List {
         let pieces = parts.into_iter().map(|part| {
             let content = part.encode_to_vec();
             let digest = digest(&content);
-            Piece { digest, content }
+            PartitionListPiece { digest, content }
         });
-        let pieces: Vec<Piece> = pieces.collect();
-        List {
-            digest: digest(&List::contents(pieces.iter().map(|it| it.digest))),
+        let pieces: Vec<PartitionListPiece> = pieces.collect();
+        PartitionList {
+            digest: digest(&PartitionList::contents(pieces.iter().map(|it| it.digest))),
             pieces,
         }
     }
 
     /// What is kept for the list as a whole: the digests of its pieces.
     pub fn content(&self) -> Vec<u8> {
-        List::contents(self.pieces.iter().map(|it| it.digest))
+        PartitionList::contents(self.pieces.iter().map(|it| it.digest))
     }
 
     fn contents(digests: impl Iterator<Item = Digest>) -> Vec<u8> {
@@ -204,7 +206,7 @@ impl Checkpoint {
 
     /// The bytes that the server signs.
     pub fn encode(&self) -> Vec<u8> {
-        let mut sets: Vec<&Held> = Vec::new();
+        let mut sets: Vec<&HeldPartitions> = Vec::new();
         let rules = self.rules.iter().map(|rule| {
             let found = sets.iter().position(|set| **set == rule.partitions);
             let set = found.unwrap_or_else(|| {
@@ -220,7 +222,7 @@ impl Checkpoint {
         WireCheckpoint {
             serial: self.serial,
             watermark: self.watermark.clone(),
-            sets: sets.into_iter().map(Held::wire).collect(),
+            sets: sets.into_iter().map(HeldPartitions::wire).collect(),
             rules,
         }
         .encode_to_vec()
@@ -229,7 +231,8 @@ impl Checkpoint {
     /// Reads what [`Self::encode`] wrote; `None` if it is something else.
     pub fn decode(bytes: &[u8]) -> Option<Checkpoint> {
         let wire = WireCheckpoint::decode(bytes).ok()?;
-        let sets: Option<Vec<Held>> = wire.sets.into_iter().map(Held::read).collect();
+        let sets: Option<Vec<HeldPartitions>> =
+            wire.sets.into_iter().map(HeldPartitions::read).collect();
         let sets = sets?;
         let rules = wire.rules.into_iter().map(|rule| {
             Some(HeldRule {
@@ -245,24 +248,24 @@ impl Checkpoint {
     }
 }
 
-impl Held {
+impl HeldPartitions {
     fn wire(&self) -> WirePartitions {
         match self {
-            Held::Listed(partitions) => WirePartitions {
+            HeldPartitions::Listed(partitions) => WirePartitions {
                 values: partitions.iter().cloned().collect(),
                 digest: Vec::new(),
             },
-            Held::Digest(digest) => WirePartitions {
+            HeldPartitions::Digest(digest) => WirePartitions {
                 values: Vec::new(),
                 digest: digest.to_vec(),
             },
         }
     }
 
-    fn read(wire: WirePartitions) -> Option<Held> {
+    fn read(wire: WirePartitions) -> Option<HeldPartitions> {
         Some(match wire.digest.is_empty() {
-            true => Held::Listed(Arc::new(wire.values.into_iter().collect())),
-            false => Held::Digest(wire.digest.try_into().ok()?),
+            true => HeldPartitions::Listed(Arc::new(wire.values.into_iter().collect())),
+            false => HeldPartitions::Digest(wire.digest.try_into().ok()?),
         })
     }
 }
@@ -310,18 +313,18 @@ mod tests {
     #[test]
     fn of_a_list_that_changed_by_one_partition_one_piece_is_new() {
         let (before, after) = (
-            List::of(&partitions(0..20_000)),
-            List::of(&partitions(0..20_001)),
+            PartitionList::from_partitions(&partitions(0..20_000)),
+            PartitionList::from_partitions(&partitions(0..20_001)),
         );
         assert_ne!(before.digest, after.digest);
         let new = after.pieces.iter().filter(|it| !before.pieces.contains(it));
         assert_eq!(new.count(), 1);
-        let digests = List::digests(&after.content()).unwrap();
+        let digests = PartitionList::digests(&after.content()).unwrap();
         assert_eq!(digests.len(), after.pieces.len());
         let found = after
             .pieces
             .iter()
-            .map(|it| List::partitions(&it.content).unwrap());
+            .map(|it| PartitionList::partitions(&it.content).unwrap());
         let found: Partitions = found.flatten().collect();
         assert_eq!(found, *partitions(0..20_001));
     }

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tidewater_protocol::Value;
 
 use crate::context::SyncContext;
-use crate::engine::scripts::Transaction;
+use crate::engine::scripts::ScriptTransaction;
 use crate::scope::Checkpoint;
 
 /// What is done about a row that the database refuses: the row is refused.
@@ -25,7 +25,7 @@ pub struct ScriptRun {
     /// What the remote presents of it.
     pub checkpoint: Option<Checkpoint>,
     /// The transaction, which says which events happen.
-    pub transaction: Transaction,
+    pub transaction: ScriptTransaction,
 }
 
 /// What scripts of a sync have set, and what is known for them: by publication. All that is done for
@@ -49,7 +49,7 @@ struct Notes {
     /// event.
     runs: HashMap<(String, &'static str), RunTimes>,
     /// What went wrong.
-    reports: Vec<Report>,
+    reports: Vec<ScriptReport>,
     /// The scripts of the beginning have run, for a remote that presented this.
     begun: Option<Option<Checkpoint>>,
 }
@@ -69,7 +69,7 @@ pub struct RunTimes {
 
 impl RunTimes {
     /// One run.
-    pub fn of(millis: i64) -> RunTimes {
+    pub fn from_single(millis: i64) -> RunTimes {
         RunTimes {
             calls: 1,
             least: millis,
@@ -102,7 +102,7 @@ impl RunTimes {
 
 /// Something that went wrong, for the operator's scripts.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Report {
+pub struct ScriptReport {
     /// The table; empty if it was none.
     pub table: String,
     /// A code's name.
@@ -240,7 +240,7 @@ impl ScriptNotes {
     }
 
     /// Keeps something to be reported.
-    pub fn report(&self, publication: &str, report: Report) {
+    pub fn report(&self, publication: &str, report: ScriptReport) {
         self.with(publication, |it| {
             if it.reports.len() < REPORTS {
                 it.reports.push(report);
@@ -286,12 +286,12 @@ impl ScriptNotes {
 
     /// Whether something that has ended the sync is.
     pub fn has_ending_report(&self, publication: &str) -> bool {
-        let ends = |it: &Report| it.action == ABORT;
+        let ends = |it: &ScriptReport| it.action == ABORT;
         self.with(publication, |it| it.reports.iter().any(ends))
     }
 
     /// What is to be reported; it is forgotten.
-    pub fn take_reports(&self, publication: &str) -> Vec<Report> {
+    pub fn take_reports(&self, publication: &str) -> Vec<ScriptReport> {
         self.with(publication, |it| std::mem::take(&mut it.reports))
     }
 

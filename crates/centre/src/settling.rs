@@ -3,7 +3,7 @@
 use tidewater_protocol::Code;
 
 use crate::upload::SyncUpload;
-use crate::verdict::{Contended, Resolutions, Verdicts};
+use crate::verdict::{ContendedChange, Resolutions, Verdicts};
 
 /// What handlers have said of a row that an operator has written.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -27,11 +27,11 @@ impl PartialEq for UploadToJudge {
 /// An operator chooses a version of a row that was in conflict. It goes the way of an upload, by the
 /// same scripts and handlers, and reaches every remote that holds the row.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Choice {
+pub struct ConflictChoice {
     /// The conflict, by its number.
     pub conflict: i64,
     /// What the row is to be.
-    pub version: Version,
+    pub version: ConflictVersion,
     /// Also if the row is not any more what the conflict left, and if rows that refer to it go
     /// with it.
     pub force: bool,
@@ -45,7 +45,7 @@ pub struct Choice {
 
 /// A version of a row that was in conflict.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Version {
+pub enum ConflictVersion {
     /// What the remote wanted.
     Uploaded,
     /// What the centre had.
@@ -56,14 +56,14 @@ pub enum Version {
     Given(Option<String>),
 }
 
-impl Version {
+impl ConflictVersion {
     /// `uploaded`, `centre`, `pre-image` or `given`.
     pub fn name(&self) -> &'static str {
         match self {
-            Version::Uploaded => "uploaded",
-            Version::Centre => "centre",
-            Version::PreImage => "pre-image",
-            Version::Given(_) => "given",
+            ConflictVersion::Uploaded => "uploaded",
+            ConflictVersion::Centre => "centre",
+            ConflictVersion::PreImage => "pre-image",
+            ConflictVersion::Given(_) => "given",
         }
     }
 }
@@ -76,7 +76,7 @@ pub struct RefusedChoice {
     /// The row, by the number of one of its attempts.
     pub refused: i64,
     /// What is done.
-    pub action: RefusedAction,
+    pub action: RefusedRowAction,
     /// Also if the change loses against what the centre has, and if rows that refer to it go with it.
     /// Of a sum, the difference is written.
     pub force: bool,
@@ -90,7 +90,7 @@ pub struct RefusedChoice {
 
 /// What is done about a refused row.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum RefusedAction {
+pub enum RefusedRowAction {
     /// It is written as it was sent.
     Replay,
     /// It is written with these values in place of those that were sent: a JSON object of columns.
@@ -129,7 +129,7 @@ pub enum SettleOutcome {
         /// The row, as it is sent.
         upload: UploadToJudge,
         /// What it meets.
-        rows: Vec<Contended>,
+        rows: Vec<ContendedChange>,
     },
     /// No such conflict is kept, or no such refused row that is open.
     Unknown,

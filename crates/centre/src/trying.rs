@@ -6,7 +6,7 @@ use serde::Serialize;
 use tidewater_protocol::Table;
 
 use crate::context::SyncContext;
-use crate::engine::scripts::{Scripts, Statement};
+use crate::engine::scripts::{ScriptStatement, Scripts};
 
 /// The scripts of a version, as a configuration has them, ready to be tried.
 #[derive(Clone, Debug)]
@@ -20,7 +20,7 @@ pub struct ScriptsToTry {
     /// The scripts.
     pub scripts: Arc<Scripts>,
     /// For each table: what reads the row with a key.
-    pub rows: Vec<Statement>,
+    pub rows: Vec<ScriptStatement>,
 }
 
 /// A script that is to be tried, in a transaction that is undone.

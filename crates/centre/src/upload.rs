@@ -9,13 +9,14 @@ use bytes::Bytes;
 use prost::Message;
 
 use tidewater_protocol::message::{GivenUp, TableBegin};
+use tidewater_protocol::pack::same;
 use tidewater_protocol::{Code, Op, RowShape, RowsReader, UnpackedRow, UploadId};
 
 use crate::context::SyncContext;
 use crate::download::TableRequest;
 use crate::error::CentreError;
 use crate::scope::{Checkpoint, Partitions};
-use crate::verdict::{Contended, Resolutions, Verdicts};
+use crate::verdict::{ContendedChange, Resolutions, Verdicts};
 
 /// One upload of one subscription, complete and validated: every chunk consists of
 /// whole well-formed rows of operations Insert, Update and Delete.
@@ -59,7 +60,7 @@ pub struct UploadTable {
     /// to an older version of it.
     pub begin: TableBegin,
     /// The rows.
-    pub chunks: Vec<RowsChunk>,
+    pub chunks: Vec<UploadChunk>,
 }
 
 impl UploadTable {
@@ -93,6 +94,108 @@ impl UploadTable {
             }
         }
         Ok(())
+    }
+}
+
+/// What an uploaded row is to its table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum UploadedRowKind {
+    /// An insert.
+    Insert,
+    /// An update that leaves the key.
+    Update,
+    /// An update that gives the row another key.
+    Move,
+    /// A delete.
+    Delete,
+}
+
+impl UploadedRowKind {
+    /// What an unpacked row is; `None` if it is none of an upload.
+    pub fn from_row(shape: &RowShape, row: &UnpackedRow<'_>) -> Option<UploadedRowKind> {
+        let mut key = shape.key.iter();
+        match row.op? {
+            Op::Insert => Some(UploadedRowKind::Insert),
+            Op::Delete => Some(UploadedRowKind::Delete),
+            Op::Update if key.any(|&it| !same(&row.old[it], &row.new[it])) => {
+                Some(UploadedRowKind::Move)
+            }
+            Op::Update => Some(UploadedRowKind::Update),
+            _ => None,
+        }
+    }
+}
+
+/// Where an uploaded row begins in its chunk, and what it is: 8 bytes, so that nobody unpacks a row
+/// to find out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RowMark {
+    /// In bytes.
+    pub offset: u32,
+    /// What the row is.
+    pub kind: UploadedRowKind,
+}
+
+/// A piece of an upload's rows, with the mark of each.
+#[derive(Clone, Debug)]
+pub struct UploadChunk {
+    rows: RowsChunk,
+    marks: Arc<[RowMark]>,
+}
+
+impl UploadChunk {
+    /// `marks`: one of each row, in their order.
+    pub fn new(rows: RowsChunk, marks: Vec<RowMark>) -> UploadChunk {
+        UploadChunk {
+            rows,
+            marks: marks.into(),
+        }
+    }
+
+    /// Marks the rows of a piece in memory.
+    ///
+    /// # Errors
+    /// The rows cannot be read, or are none of an upload.
+    pub fn from_packed(shape: &RowShape, packed: Vec<u8>) -> Result<UploadChunk, CentreError> {
+        let malformed = |message: String| CentreError::Peer {
+            message,
+            code: Code::MalformedMessage,
+        };
+        let mut marks = Vec::new();
+        let mut reader = RowsReader::new(shape, &packed);
+        let mut row = UnpackedRow::default();
+        loop {
+            let offset = reader.consumed() as u32;
+            let is_row = reader.next(&mut row);
+            if !is_row.map_err(|error| malformed(format!("rows that cannot be read: {error}")))? {
+                break;
+            }
+            let kind = UploadedRowKind::from_row(shape, &row);
+            let wrong = || malformed("an operation that an upload cannot have".into());
+            marks.push(RowMark {
+                offset,
+                kind: kind.ok_or_else(wrong)?,
+            });
+        }
+        Ok(UploadChunk::new(RowsChunk::Memory(packed.into()), marks))
+    }
+
+    /// The mark of each row, in their order.
+    pub fn marks(&self) -> &[RowMark] {
+        &self.marks
+    }
+
+    /// How many bytes its rows have.
+    pub fn length(&self) -> usize {
+        self.rows.length()
+    }
+
+    /// The packed rows.
+    ///
+    /// # Errors
+    /// The spool file cannot be read.
+    pub fn read(&self) -> io::Result<Bytes> {
+        self.rows.read()
     }
 }
 
@@ -160,7 +263,7 @@ pub enum UploadOutcome {
     /// Handlers have to decide of these rows first; nothing was done, and its number is still free.
     Contended {
         /// The rows.
-        rows: Vec<Contended>,
+        rows: Vec<ContendedChange>,
     },
     /// Its number does not follow; nothing was done.
     OutOfSequence,

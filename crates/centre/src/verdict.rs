@@ -9,11 +9,11 @@ pub type Verdicts = BTreeMap<usize, TableVerdicts>;
 
 /// What a handler says of the rows of one uploaded table, by their number: of those that are not
 /// among these, that they are taken as they are.
-pub type TableVerdicts = BTreeMap<u64, Verdict>;
+pub type TableVerdicts = BTreeMap<u64, RowVerdict>;
 
 /// What becomes of an uploaded row.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Verdict {
+pub enum RowVerdict {
     /// It is taken with these columns, by name, in place of what the remote wrote.
     Change(Vec<(String, Value)>),
     /// It is refused, with this reason for people.
@@ -27,7 +27,7 @@ pub type Columns = Vec<(String, Value)>;
 
 /// A row that two sides have changed, of which a handler has to decide.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Contended {
+pub struct ContendedChange {
     /// Which.
     pub row: ContendedRow,
     /// What the remote did.
@@ -60,12 +60,12 @@ pub struct Resolution {
     /// For what the centre had: if it has something else by now, it is asked again.
     pub theirs: Option<Columns>,
     /// What the row is to be.
-    pub becomes: Becomes,
+    pub becomes: ContendedOutcome,
 }
 
 /// What a contended row is to be.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Becomes {
+pub enum ContendedOutcome {
     /// As the centre has it.
     Centre,
     /// As the remote wants it.

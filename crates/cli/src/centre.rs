@@ -6,15 +6,15 @@
 use std::future::Future;
 use std::sync::Arc;
 
-use tidewater_centre::explain::{Explanation, Question};
-use tidewater_centre::preview::{Preview, PreviewAsked};
+use tidewater_centre::explain::{ExplainQuestion, Explanation};
+use tidewater_centre::preview::{Preview, PreviewRequest};
 use tidewater_centre::records::{
-    CentreStatus, ConflictFilter, ConflictRecord, Proven, RefusedFilter, RefusedRecord,
+    CentreStatus, ConflictFilter, ConflictRecord, ProvenIdentity, RefusedFilter, RefusedRecord,
     RemoteRecord, SigningKey, UserImport, UserRecord,
 };
 use tidewater_centre::trying::{ScriptTrial, ScriptsToTry, TriedScript};
 use tidewater_centre::{
-    Centre, CentreError, Choice, DeployReport, ListedTable, PublicationSpec, RefusedChoice,
+    Centre, CentreError, ConflictChoice, DeployReport, ListedTable, PublicationSpec, RefusedChoice,
     ScriptFault, SettleOutcome,
 };
 use tidewater_protocol::{Code, RemoteId};
@@ -22,6 +22,7 @@ use tidewater_server::{Config, Environment, OperatorHandlers};
 use tidewater_terminal::{ConfigArgs, Failure};
 use tokio::runtime::{Builder, Runtime};
 
+use crate::clock::now_ms;
 use crate::running::RunningServer;
 use crate::serving_lock::ServingLock;
 use crate::upstream;
@@ -182,12 +183,12 @@ impl OpenCentre {
     }
 
     /// Why a row is, is not, or was removed from a remote.
-    pub(crate) fn explain(&self, question: &Question) -> Result<Explanation, Failure> {
+    pub(crate) fn explain(&self, question: &ExplainQuestion) -> Result<Explanation, Failure> {
         self.wait_deployed(self.centre.explain(question))
     }
 
     /// What the configuration would mean to the remotes that there are.
-    pub(crate) fn preview(&self, asked: &PreviewAsked) -> Result<Preview, Failure> {
+    pub(crate) fn preview(&self, asked: &PreviewRequest) -> Result<Preview, Failure> {
         let Some(config) = &self.config else {
             return Ok(Preview::default());
         };
@@ -297,7 +298,7 @@ impl OpenCentre {
     }
 
     /// Writes the version of a row that an operator has chosen.
-    pub(crate) fn settle_conflict(&self, choice: Choice) -> Result<SettleOutcome, Failure> {
+    pub(crate) fn settle_conflict(&self, choice: ConflictChoice) -> Result<SettleOutcome, Failure> {
         let handlers = self.handlers()?;
         self.wait_deployed(async {
             let mut worker = self.centre.worker().await?;
@@ -312,7 +313,7 @@ impl OpenCentre {
             password_hash: password.map_or_else(|| Ok(String::new()), hash)?,
             disabled: false,
             created_ms: now_ms(),
-            proven: Proven::default(),
+            proven: ProvenIdentity::default(),
         };
         self.wait_deployed(self.centre.add_user(&user))
     }
@@ -429,9 +430,4 @@ pub(crate) fn hash(password: &str) -> Result<String, Failure> {
         &Environment::real(),
         password,
     )?)
-}
-
-/// The system's clock, in milliseconds since 1970.
-pub(crate) fn now_ms() -> i64 {
-    Environment::real().clock.now_ms()
 }

@@ -17,7 +17,7 @@ use tidewater_protocol::RemoteId;
 use tidewater_protocol::image::Manifest;
 use tidewater_server::config::{ImageRows, ImagesConfig, is_image_name};
 use tidewater_server::images::{ImageOf, RegisteredRemote, describe, register};
-use tidewater_server::{Config, Environment, Running, Server, ServerError};
+use tidewater_server::{Config, Environment, RunningServer, Server, ServerError};
 use tidewater_terminal::{Failure, output};
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
@@ -169,7 +169,9 @@ pub(crate) async fn build(
 ) -> Result<Manifest, BuildFailure> {
     fs::create_dir_all(place.folder())
         .map_err(|error| Failure::file("create the folder", place.folder(), &error))?;
-    let allowed = config.check_image(&wanted.publication);
+    let allowed = config
+        .check_image(&wanted.publication)
+        .map_err(ServerError::from);
     // Its own: what a server that runs serves is not touched.
     let centre = &tidewater_server::databases::connect(&config.server.consolidated).await?;
     let alone = for_nobody_else(config, &wanted.rows);
@@ -306,7 +308,7 @@ impl Making<'_> {
     /// What the image's own remote holds, once it is up to date.
     async fn made(
         &self,
-        running: &Running,
+        running: &RunningServer,
         centre: &Arc<dyn Centre>,
         environment: &Environment,
         registered: &mut Option<RegisteredRemote>,

@@ -3,13 +3,16 @@
 
 mod args;
 mod centre;
+mod clock;
 mod command;
 mod demo;
 mod devices;
 mod images;
 mod init_document;
+mod init_partition;
 mod init_people;
 mod init_statements;
+mod init_text;
 mod kept;
 mod open_files;
 mod password;

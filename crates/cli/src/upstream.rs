@@ -26,7 +26,7 @@ use tidewater_server::{Config, Upstream};
 use tidewater_terminal::Failure;
 use tokio::runtime::Handle;
 
-use crate::centre::now_ms;
+use crate::clock::now_ms;
 
 /// The pause after a first failure, and the longest one.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);

@@ -1,7 +1,7 @@
 //! The configuration file: any text is understood, or refused with what to do.
 
 use tidewater_centre::RuleBy;
-use tidewater_server::{Config, ServerError};
+use tidewater_server::{Config, ConfigError};
 
 /// The text of a configuration file.
 ///
@@ -41,7 +41,7 @@ pub fn config(data: &[u8]) {
     assert_eq!(format!("{config:?}"), format!("{again:?}"));
 }
 
-fn explained(error: &ServerError) {
+fn explained(error: &ConfigError) {
     assert!(!error.to_string().trim().is_empty());
     assert!(!error.hint().trim().is_empty(), "{error}");
 }

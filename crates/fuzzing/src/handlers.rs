@@ -1,6 +1,6 @@
 //! Answers of handlers: nothing counts that says less, or more, than was asked.
 
-use tidewater_centre::Verdict;
+use tidewater_centre::RowVerdict;
 use tidewater_protocol::{Column, ColumnType, Direction, Fit, Table, Value};
 use tidewater_server::fuzzing::read_answers;
 
@@ -44,15 +44,15 @@ pub fn handlers(data: &[u8]) {
     for (number, verdict) in answers.verdicts.into_iter().flatten() {
         assert!((7..9).contains(&number), "a row that was not asked about");
         match verdict {
-            Verdict::Change(columns) => {
+            RowVerdict::Change(columns) => {
                 assert_eq!(number, 7, "a delete was changed");
                 for (name, value) in columns {
                     let column = table.column(&name).expect("it is a column of the table");
                     assert!(fits(column, &value), "{name} is {value:?}");
                 }
             }
-            Verdict::Refuse(reason) => assert!(!reason.contains('\n') && reason.len() <= 2_000),
-            Verdict::Handled => {}
+            RowVerdict::Refuse(reason) => assert!(!reason.contains('\n') && reason.len() <= 2_000),
+            RowVerdict::Handled => {}
         }
     }
     if let Ok([rows, removed]) = answers.page {

@@ -22,7 +22,7 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::time::Instant;
 
 use tidewater_centre::Centre;
-use tidewater_centre::records::{Proven, UserRecord};
+use tidewater_centre::records::{ProvenIdentity, UserRecord};
 use tidewater_centre_sqlite::{Jobs, SqliteEnvironment, connect_in};
 use tidewater_protocol::PublicationSchema;
 use tidewater_protocol::frame::{CONNECTION_CHANNEL, Frame, PREFACE, put_control, take_frame};
@@ -37,7 +37,7 @@ use tidewater_server::environment::{
     Blocking, BoxFuture, Clock, Environment, IncomingStream, Randomness, ServerNetwork,
     StreamListener,
 };
-use tidewater_server::{Config, Running, Server};
+use tidewater_server::{Config, RunningServer, Server};
 
 /// When every input begins, in milliseconds since 1970.
 const BEGIN_MS: i64 = 1_700_000_000_000;
@@ -118,7 +118,7 @@ const EDITS: &str = "
 /// A server, its centre, and the files of Ada's remote.
 pub(crate) struct House {
     runtime: Runtime,
-    _running: Running,
+    _running: RunningServer,
     address: Address,
     time: Arc<Time>,
     chance: Arc<Chance>,
@@ -499,7 +499,11 @@ async fn pump(connection: &mut RemoteConnection, stream: DuplexStream) -> Passed
 }
 
 /// Deploys, adds the users, and serves.
-async fn serve(path: PathBuf, sqlite: SqliteEnvironment, environment: Environment) -> Running {
+async fn serve(
+    path: PathBuf,
+    sqlite: SqliteEnvironment,
+    environment: Environment,
+) -> RunningServer {
     let config = Config::parse(CONFIG).expect("the configuration is right");
     let centre = connect_in(path, sqlite).await.expect("it is a database");
     prepare_centre(&*centre, &config).await;
@@ -521,7 +525,7 @@ async fn prepare_centre(centre: &dyn Centre, config: &Config) {
             password_hash: hash.expect("the password is not too long").to_string(),
             disabled: false,
             created_ms: BEGIN_MS,
-            proven: Proven::default(),
+            proven: ProvenIdentity::default(),
         };
         centre.add_user(&user).await.expect("the centre works");
     }

@@ -1,7 +1,7 @@
 //! The parameters in operators' SQL: what stands outside of quotes and comments is
 //! replaced, and nothing else is touched.
 
-use tidewater_centre::engine::script::{Dialect, Script};
+use tidewater_centre::engine::script::{Script, SqlDialect};
 
 /// Stands for a parameter in what was rendered; no SQL has it.
 const MARK: char = '\u{1}';
@@ -17,12 +17,12 @@ pub fn scripts(data: &[u8]) {
     if source.contains(MARK) {
         return;
     }
-    for dialect in [Dialect::Postgres, Dialect::Sqlite] {
+    for dialect in [SqlDialect::Postgres, SqlDialect::Sqlite] {
         script(source, dialect);
     }
 }
 
-fn script(source: &str, dialect: Dialect) {
+fn script(source: &str, dialect: SqlDialect) {
     let render = |number: usize| format!("{MARK}{number}{MARK}");
     let script = match Script::parse(source, dialect, render) {
         Ok(script) => script,

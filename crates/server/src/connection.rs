@@ -3,8 +3,9 @@
 //! Owns who is on the other side: channel 0. What channel 1 carries is the session's; bytes are
 //! the wire's.
 
+use std::ops::Deref;
 use std::pin::pin;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncWrite, split};
@@ -16,37 +17,109 @@ use tidewater_protocol::Code;
 use tidewater_protocol::frame::DEFAULT_MESSAGE_BYTES;
 use tidewater_protocol::message::{Control, Proof, SignIn, SignedIn};
 
-use crate::calls::Caller;
-use crate::calls::channel::Desk;
-use crate::calls::post::Post;
+use tidewater_centre::procedure::Caller;
+use tidewater_server_live::outgoing_calls::OutgoingCalls;
 
-use crate::fault::Fault;
-use crate::metrics::Phase;
-use crate::registry::Stay;
-use crate::server::Shared;
-use crate::session::{self, Arrival, LookedUp};
-use crate::sign_in::{self, Claim, Guest, Origin, PROGRAM};
-use crate::spaces;
-use crate::wire::{Channel, SERVER_NAME, Wire};
+use tidewater_carrier::CompressionOptions;
+use tidewater_server_config::ServerLimits;
+use tidewater_server_identity::registry::Registration;
+use tidewater_server_identity::registry::{ConnectionRegistry, PROGRAM};
+use tidewater_server_identity::sign_in::{Origin, ParsedSignIn, Principal, SignInService};
+use tidewater_server_identity::signing::Signer;
+use tidewater_server_jobs::admission::{Admission, Shutdown};
+use tidewater_server_jobs::environment::Environment;
+use tidewater_server_jobs::fault::Fault;
+use tidewater_server_jobs::memory::MemoryBudget;
+use tidewater_server_jobs::metrics::Metrics;
+use tidewater_server_jobs::metrics::Phase;
+use tidewater_server_jobs::upstream::Upstream;
+use tidewater_server_live::call_channel::{CallChannel, CallChannelServices};
+use tidewater_server_live::event_channel;
+use tidewater_server_live::socket_loop::{ConnectionChannel, SERVER_NAME, SocketLoop};
+use tidewater_server_live::spaces::SpaceMember;
+use tidewater_server_sync::session::{self, LookedUp, PendingHello, SyncService};
 
 /// How long a closing connection may take to send its last words and to see the
 /// remote close its side.
 pub(crate) const LINGER: Duration = Duration::from_secs(3);
 
+/// What connections need of the server.
+pub(crate) struct ConnectionServices {
+    pub(crate) limits: ServerLimits,
+    pub(crate) environment: Environment,
+    pub(crate) budget: MemoryBudget,
+    pub(crate) metrics: Arc<Metrics>,
+    pub(crate) admission: Arc<Admission>,
+    pub(crate) shutdown: Shutdown,
+    pub(crate) registry: Arc<ConnectionRegistry>,
+    pub(crate) signer: Arc<Signer>,
+    pub(crate) sign_in: Arc<SignInService>,
+    pub(crate) sync: Arc<SyncService>,
+    pub(crate) calls: CallChannelServices,
+    /// The line to headquarters, where the server is a branch's.
+    pub(crate) upstream: Upstream,
+}
+
+/// Serves connections.
+pub(crate) struct ConnectionService {
+    services: ConnectionServices,
+    packing: RwLock<CompressionOptions>,
+}
+
+impl Deref for ConnectionService {
+    type Target = ConnectionServices;
+
+    fn deref(&self) -> &ConnectionServices {
+        &self.services
+    }
+}
+
+impl ConnectionService {
+    /// `packing`: how what is sent is packed.
+    pub(crate) fn new(
+        services: ConnectionServices,
+        packing: CompressionOptions,
+    ) -> ConnectionService {
+        ConnectionService {
+            services,
+            packing: RwLock::new(packing),
+        }
+    }
+
+    /// Serves a connection until it ends.
+    pub(crate) async fn serve(
+        &self,
+        stream: impl AsyncRead + AsyncWrite + Unpin,
+        origin: Origin<'_>,
+    ) {
+        serve(self, stream, origin).await;
+    }
+
+    /// How what is sent is packed.
+    fn packing(&self) -> CompressionOptions {
+        *self.packing.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What is sent on new connections is packed so from now on.
+    pub(crate) fn set_packing(&self, packing: CompressionOptions) {
+        *self.packing.write().unwrap_or_else(PoisonError::into_inner) = packing;
+    }
+}
+
 /// Serves a connection until it ends.
-pub(crate) async fn serve(
-    server: &Arc<Shared>,
+async fn serve(
+    service: &ConnectionService,
     stream: impl AsyncRead + AsyncWrite + Unpin,
     origin: Origin<'_>,
 ) {
-    let wire = Wire::new(server.budget.of_session(), &server.limits);
-    let stream = BlockStream::new(stream, server.packing(), wire.line());
+    let wire = SocketLoop::new(service.budget.of_session(), &service.limits);
+    let stream = BlockStream::new(stream, service.packing(), wire.line());
     let (read_half, write_half) = split(stream);
     let mut reader = pin!(wire.read(read_half));
     let mut writer = pin!(wire.write(write_half));
     let (mut reading, mut writing) = (true, true);
     {
-        let mut handlers = pin!(handle(server, &wire, origin));
+        let mut handlers = pin!(handle(service, &wire, origin));
         let mut time = pin!(wire.keep_time());
         let mut timed = true;
         // In this order, so that what arrives is answered in the same wake-up.
@@ -75,15 +148,15 @@ pub(crate) async fn serve(
 }
 
 /// Signs the remote in and serves its channels. What remains to be sent is left on the wire.
-async fn handle(server: &Arc<Shared>, wire: &Wire, origin: Origin<'_>) {
+async fn handle(service: &ConnectionService, wire: &SocketLoop, origin: Origin<'_>) {
     let peer = origin.peer;
     let served = async {
-        let (guest, arrival) = Box::pin(admit(server, wire, origin)).await?;
-        let stay = server.registry.enter(guest.remote_id, &guest.user);
+        let (guest, arrival) = Box::pin(admit(service, wire, origin)).await?;
+        let stay = service.registry.enter(guest.remote_id, &guest.user);
         tokio::select! {
             biased;
             () = watch_own(wire) => unreachable!("it never ends"),
-            ended = Box::pin(serve_channels(server, wire, &guest, &stay, arrival)) => ended,
+            ended = Box::pin(serve_channels(service, wire, &guest, &stay, arrival)) => ended,
         }
     };
     if let Err(fault) = served.await
@@ -98,30 +171,37 @@ async fn handle(server: &Arc<Shared>, wire: &Wire, origin: Origin<'_>) {
 /// Serves syncs, calls and events beside each other until the syncs end. At a shutdown, calls that are
 /// under way may finish, too.
 async fn serve_channels(
-    server: &Arc<Shared>,
-    wire: &Wire,
-    guest: &Guest,
-    stay: &Stay<'_>,
-    arrival: Option<Box<Arrival>>,
+    service: &ConnectionService,
+    wire: &SocketLoop,
+    guest: &Principal,
+    stay: &Registration<'_>,
+    arrival: Option<Box<PendingHello>>,
 ) -> Result<(), Fault> {
     let is_program = guest.remote_id == PROGRAM;
     let who = Caller {
         user: guest.user.clone(),
         remote_id: Some(guest.remote_id).filter(|_| !is_program),
     };
-    let post = Post::new(Arc::new(who), &server.budget, server.limits.answer_bytes);
-    let member = Arc::new(server.spaces.join(&guest.user));
-    let desk = Desk::open(server, wire.calls(), &post, &member, stay);
+    let post = OutgoingCalls::new(Arc::new(who), &service.budget, service.limits.answer_bytes);
+    let events = &service.calls.events;
+    let member = Arc::new(SpaceMember::join(events.hub(), &guest.user));
+    let desk = CallChannel::open(&service.calls, wire.calls(), &post, &member, stay);
     let mut calls = pin!(desk.run());
     let mut syncs = pin!(async {
         match is_program {
-            true => session::refuse(server, wire.sync(), stay).await,
-            false => session::run(server, wire.sync(), guest, stay, arrival).await,
+            true => session::refuse(&service.sync, wire.sync(), stay).await,
+            false => session::run(&service.sync, wire.sync(), guest, stay, arrival).await,
         }
     });
     let who = post.who().clone();
-    let mut events = pin!(spaces::run(server, &member, &who, wire.events(), stay));
-    let mut notices = pin!(spaces::tell(&member, &post));
+    let mut published = pin!(event_channel::run(
+        events,
+        &member,
+        &who,
+        wire.events(),
+        stay
+    ));
+    let mut notices = pin!(event_channel::tell(&member, &post));
     let (mut called, mut told) = (false, false);
     let ended = loop {
         // What goes wrong on the other channels ends the syncs: under way, one is told of it.
@@ -134,7 +214,7 @@ async fn serve_channels(
                     wire.fail(fault);
                 }
             }
-            Err(fault) = &mut events, if !told => {
+            Err(fault) = &mut published, if !told => {
                 told = true;
                 wire.fail(fault);
             }
@@ -145,7 +225,7 @@ async fn serve_channels(
         tokio::select! {
             biased;
             finished = &mut calls => finished?,
-            () = server.aborted() => {}
+            () = service.shutdown.aborted() => {}
         }
     }
     ended
@@ -153,7 +233,7 @@ async fn serve_channels(
 
 /// Whoever is in has nothing more to say on the connection's own channel. Never ends: of what is
 /// wrong the handlers hear.
-async fn watch_own(wire: &Wire) {
+async fn watch_own(wire: &SocketLoop) {
     // What was produced is the other handlers'.
     match wire.own().incoming_without_flush().await {
         Ok(ChannelInput::Control(Control::Failure(_))) => wire.fail(Fault::gone()),
@@ -167,48 +247,51 @@ async fn watch_own(wire: &Wire) {
 
 /// Signs a remote in, and looks up what its Hello asks, if that has come with the SignIn.
 async fn admit(
-    server: &Arc<Shared>,
-    wire: &Wire,
+    service: &ConnectionService,
+    wire: &SocketLoop,
     origin: Origin<'_>,
-) -> Result<(Box<Guest>, Option<Box<Arrival>>), Fault> {
+) -> Result<(Box<Principal>, Option<Box<PendingHello>>), Fault> {
     let peer = origin.peer;
-    let sign_in = first_message(server, wire.own())
+    let sign_in = first_message(service, wire.own())
         .await
         .inspect_err(|fault| {
             if !fault.is_gone() {
                 tracing::warn!(peer, code = %fault.code, "a connection without a sign-in: {fault}");
             }
         })?;
-    let _timer = server.metrics.timer(Phase::SignIn);
+    let _timer = service.metrics.timer(Phase::SignIn);
     let (user, client) = (sign_in.user.clone(), sign_in.client.clone());
     let is_hello = |it: &ChannelInput| matches!(it, ChannelInput::Control(Control::Hello(_)));
     let arrival = match wire.sync().incoming_if(is_hello) {
         Some(ChannelInput::Control(Control::Hello(hello))) => {
-            Some(Arrival::of(hello, server, wire.sync()))
+            Some(PendingHello::new(hello, &service.sync, wire.sync()))
         }
         _ => None,
     };
     let signing_in = async {
-        let claim = Claim::check(sign_in)?;
+        let claim = ParsedSignIn::check(sign_in)?;
         let entering = timeout(
-            server.limits.sync,
-            enter(server, wire, claim, arrival, origin),
+            service.limits.sync,
+            enter(service, wire, claim, arrival, origin),
         );
         let entered = tokio::select! {
             biased;
-            () = server.aborted() => return Err(Fault::shutting_down()),
+            () = service.shutdown.aborted() => return Err(Fault::shutting_down()),
             entered = Box::pin(entering) => entered,
         };
         entered.unwrap_or_else(|_| Err(Fault::timeout("the sign-in took too long")))
     };
     signing_in.await.inspect_err(|fault| {
-        server.metrics.sign_in_failed(fault);
+        service.metrics.sign_in_failed(fault);
         let (code, detail) = (fault.code.name(), &fault.detail);
         tracing::warn!(user, peer, client, code, error = %fault, detail, "sign-in failed");
     })
 }
 
-async fn first_message(server: &Shared, own: Channel<'_>) -> Result<SignIn, Fault> {
+async fn first_message(
+    service: &ConnectionService,
+    own: ConnectionChannel<'_>,
+) -> Result<SignIn, Fault> {
     let wait = async {
         match own.incoming().await? {
             ChannelInput::Control(Control::SignIn(sign_in)) => Ok(*sign_in),
@@ -217,38 +300,41 @@ async fn first_message(server: &Shared, own: Channel<'_>) -> Result<SignIn, Faul
     };
     tokio::select! {
         biased;
-        result = timeout(server.limits.handshake, wait) => {
+        result = timeout(service.limits.handshake, wait) => {
             result.unwrap_or_else(|_| Err(Fault::timeout("no SignIn came")))
         }
-        () = server.draining() => Err(Fault::shutting_down()),
+        () = service.shutdown.draining() => Err(Fault::shutting_down()),
     }
 }
 
 async fn enter(
-    server: &Arc<Shared>,
-    wire: &Wire,
-    claim: Claim,
-    mut arrival: Option<Box<Arrival>>,
+    service: &ConnectionService,
+    wire: &SocketLoop,
+    claim: ParsedSignIn,
+    mut arrival: Option<Box<PendingHello>>,
     origin: Origin<'_>,
-) -> Result<(Box<Guest>, Option<Box<Arrival>>), Fault> {
+) -> Result<(Box<Principal>, Option<Box<PendingHello>>), Fault> {
     if claim.is_program && arrival.is_some() {
         return Err(Fault::unexpected("a sync of a program without a file"));
     }
     let mut greeting = arrival.as_mut().and_then(|it| it.greeting.as_mut().ok());
-    if greeting.is_some() && server.is_full() {
-        return Err(server.busy());
+    if greeting.is_some() && service.admission.is_full() {
+        return Err(service.admission.busy());
     }
     let mut signed = greeting.as_ref().map_or(Vec::new(), |it| it.signed());
     if let Proof::Token(token) = &claim.proof {
         signed.push(token);
     }
-    let now_ms = server.environment.clock.now_ms();
-    let keyring = server.signer.keyring(&signed, now_ms).await;
+    let now_ms = service.environment.clock.now_ms();
+    let keyring = service.signer.keyring(&signed, now_ms).await;
     if let Some(greeting) = &mut greeting {
         greeting.verify(&keyring, claim.remote_id)?;
     }
     let asked = greeting.as_ref().map_or(Vec::new(), |it| it.asked());
-    let entered = sign_in::sign_in(server, &claim, asked, &keyring, origin).await?;
+    let entered = service
+        .sign_in
+        .sign_in(&claim, asked, &keyring, origin)
+        .await?;
     wire.let_in();
     wire.own().send(Control::SignedIn(Box::new(SignedIn {
         protocol_version: claim.version,
@@ -264,13 +350,13 @@ async fn enter(
             true => String::new(),
             false => entered.user.clone(),
         },
-        above: server.upstream.above(),
-        message_bytes: match server.limits.message_bytes {
+        above: service.upstream.above(),
+        message_bytes: match service.limits.message_bytes {
             DEFAULT_MESSAGE_BYTES => 0,
             bytes => bytes as u32,
         },
     })))?;
-    let guest = Box::new(Guest {
+    let guest = Box::new(Principal {
         remote_id: entered.remote_id,
         unknown: entered.unknown,
         was: entered.was,

@@ -2,7 +2,7 @@
 //! with JSON, and connections that come in HTTP ([`carry`]).
 //!
 //! Owns the paths, what a request must carry, and how errors are told
-//! (`application/problem+json`). What a call is, and who may call, is [`crate::calls`]'s affair.
+//! (`application/problem+json`). What a call is, and who may call, is [`tidewater_server_live::calls`]'s affair.
 
 mod caller;
 mod carry;
@@ -41,15 +41,27 @@ use tidewater_protocol::message::{
     Answer, Argument, Call, ColumnHeader, MAX_BEARER_BYTES, Returns,
 };
 
-use self::caller::{Identified, Peer};
-use self::carry::Carried;
-use self::images::Allowed;
+use self::caller::{IdentifiedCaller, Peer};
+use self::carry::CarriedConnections;
+use self::images::AllowedImages;
 use self::problem::Problem;
 use self::provide::WebProviders;
-use crate::calls::{self, AnswerPart, AnswerStart, AnswerStream, built_in};
-use crate::fault::Fault;
+use crate::connection::ConnectionService;
 use crate::listener::Spoken;
-use crate::server::Shared;
+use tidewater_carrier::proxy_header::IpNetworks;
+use tidewater_server_config::{BUILT_IN_PREFIX, ImagesConfig, ServerLimits};
+use tidewater_server_identity::sign_in::SignInService;
+use tidewater_server_identity::signing::Signer;
+use tidewater_server_jobs::admission::{Admission, Shutdown};
+use tidewater_server_jobs::environment::Environment;
+use tidewater_server_jobs::fault::Fault;
+use tidewater_server_jobs::lanes::WorkerLanes;
+use tidewater_server_jobs::memory::MemoryBudget;
+use tidewater_server_jobs::metrics::Metrics;
+use tidewater_server_jobs::publications::Publications;
+use tidewater_server_live::built_in;
+use tidewater_server_live::calls::{self, AnswerPart, AnswerStart, AnswerStream, Calls};
+use tidewater_server_live::event_requests::EventRequests;
 
 /// How long the head of a request may take to arrive.
 const HEAD: Duration = Duration::from_secs(30);
@@ -65,14 +77,36 @@ const LAST_REQUEST: Duration = Duration::from_secs(1);
 /// it is refused in the same words as elsewhere.
 const SIGN_IN_BYTES: usize = 2 * MAX_BEARER_BYTES;
 
+/// What the web needs of the server.
+pub(crate) struct WebServices {
+    /// Connections that come in HTTP.
+    pub(crate) connections: Arc<ConnectionService>,
+    pub(crate) calls: Arc<Calls>,
+    pub(crate) events: EventRequests,
+    pub(crate) sign_in: Arc<SignInService>,
+    pub(crate) signer: Arc<Signer>,
+    pub(crate) lanes: Arc<WorkerLanes>,
+    pub(crate) publications: Arc<Publications>,
+    pub(crate) metrics: Arc<Metrics>,
+    pub(crate) admission: Arc<Admission>,
+    pub(crate) shutdown: Shutdown,
+    pub(crate) budget: MemoryBudget,
+    pub(crate) limits: ServerLimits,
+    pub(crate) environment: Environment,
+    /// Whose word counts about whom a request comes from.
+    pub(crate) proxies: IpNetworks,
+    /// The files from which new remotes begin.
+    pub(crate) images: Option<ImagesConfig>,
+}
+
 /// What the handlers share.
 #[derive(Clone)]
 pub(crate) struct Web {
-    server: Arc<Shared>,
+    services: Arc<WebServices>,
     callers: Arc<caller::Callers>,
     providers: Arc<WebProviders>,
-    carried: Arc<Carried>,
-    allowed: Arc<Allowed>,
+    carried: Arc<CarriedConnections>,
+    allowed: Arc<AllowedImages>,
 }
 
 /// All that a server has on the web: the web protocol, and connections that come in HTTP.
@@ -84,16 +118,16 @@ impl Site {
     /// `places`: for connections in HTTP; `alive` is gone when the server shuts down and nothing is
     /// under way any more.
     pub(crate) fn new(
-        server: Arc<Shared>,
+        services: Arc<WebServices>,
         places: Arc<Semaphore>,
         alive: mpsc::WeakSender<()>,
     ) -> Arc<Site> {
-        let budget = server.budget.clone();
+        let budget = services.budget.clone();
         let web = Web {
-            server,
+            services,
             callers: Arc::default(),
             providers: Arc::default(),
-            carried: Arc::new(Carried::new(places, alive, budget)),
+            carried: Arc::new(CarriedConnections::new(places, alive, budget)),
             allowed: Arc::default(),
         };
         Arc::new(Site { web })
@@ -122,7 +156,7 @@ impl Site {
             .method_not_allowed_fallback(async || Problem::method())
             .layer(map_response(problem::of_response))
             .layer(map_response_with_state(
-                web.server.clone(),
+                web.services.clone(),
                 last_while_draining,
             ))
             .with_state(web.clone())
@@ -145,7 +179,7 @@ impl Site {
             )
             .route("/v1/answer/{call}", post(provide::answer))
             .route("/v1/fail/{call}", post(provide::fail))
-            .layer(DefaultBodyLimit::max(web.server.limits.message_bytes))
+            .layer(DefaultBodyLimit::max(web.services.limits.message_bytes))
             .layer(from_fn_with_state(web.clone(), unless_draining))
     }
 
@@ -161,10 +195,10 @@ impl Site {
         let router = router.layer(axum::Extension(Peer(peer)));
         let router = router.layer(axum::Extension(shown));
         let service = TowerToHyperService::new(router);
-        let server = &self.web.server;
+        let services = &self.web.services;
         // Whoever asks and never reads would keep his place for ever.
         let mut stream = TimeoutWriter::new(stream);
-        stream.set_timeout(Some(server.limits.idle));
+        stream.set_timeout(Some(services.limits.idle));
         let stream = Box::pin(stream);
         let connection = http1::Builder::new()
             .timer(TokioTimer::new())
@@ -172,11 +206,11 @@ impl Site {
             .serve_connection(TokioIo::new(stream), service)
             .with_upgrades();
         let mut connection = pin!(connection);
-        if !server.is_draining() {
+        if !services.shutdown.is_draining() {
             let last_asked = async {
-                server.draining().await;
+                services.shutdown.draining().await;
                 // Or the server must end before.
-                let _ = timeout(LAST_REQUEST, server.aborted()).await;
+                let _ = timeout(LAST_REQUEST, services.shutdown.aborted()).await;
             };
             tokio::select! {
                 biased;
@@ -188,26 +222,26 @@ impl Site {
         tokio::select! {
             biased;
             _ = &mut connection => {}
-            () = server.aborted() => {}
+            () = services.shutdown.aborted() => {}
         }
     }
 
     /// Gives up providers that do not come back for more, and connections in requests.
     pub(crate) async fn sweep(&self) {
-        let providers = self.web.providers.sweep(&self.web.server);
+        let providers = self.web.providers.sweep(&self.web.services);
         tokio::join!(providers, self.web.carried.exchanges.sweep());
     }
 }
 
 /// The body of a request, which has to come within a time.
-struct Sent(Bytes);
+struct RequestBody(Bytes);
 
-impl FromRequest<Web> for Sent {
+impl FromRequest<Web> for RequestBody {
     type Rejection = Response;
 
-    async fn from_request(request: Request, web: &Web) -> Result<Sent, Response> {
-        let most = web.server.limits.message_bytes;
-        receive(request, web, BODY, most).await.map(Sent)
+    async fn from_request(request: Request, web: &Web) -> Result<RequestBody, Response> {
+        let most = web.services.limits.message_bytes;
+        receive(request, web, BODY, most).await.map(RequestBody)
     }
 }
 
@@ -233,7 +267,7 @@ async fn unless_draining(State(web): State<Web>, request: Request, next: Next) -
     let finishes = ["/v1/answer/", "/v1/fail/"]
         .iter()
         .any(|it| path.starts_with(it));
-    match web.server.is_draining() && !finishes {
+    match web.services.shutdown.is_draining() && !finishes {
         true => Problem::from(Fault::shutting_down()).into_response(),
         false => next.run(request).await,
     }
@@ -241,11 +275,11 @@ async fn unless_draining(State(web): State<Web>, request: Request, next: Next) -
 
 /// While the server shuts down, every answer is the last of its connection.
 async fn last_while_draining(
-    State(server): State<Arc<Shared>>,
+    State(services): State<Arc<WebServices>>,
     mut response: Response,
 ) -> Response {
     let switches = response.status() == StatusCode::SWITCHING_PROTOCOLS;
-    if server.is_draining() && !switches {
+    if services.shutdown.is_draining() && !switches {
         let close = HeaderValue::from_static("close");
         response.headers_mut().insert(header::CONNECTION, close);
     }
@@ -269,9 +303,9 @@ pub(crate) fn too_many(busy: Fault) -> Vec<u8> {
 async fn call(
     State(web): State<Web>,
     Path(name): Path<String>,
-    who: Identified,
+    who: IdentifiedCaller,
     headers: HeaderMap,
-    Sent(body): Sent,
+    RequestBody(body): RequestBody,
 ) -> Result<Response, Problem> {
     let call = Call {
         procedure: name,
@@ -288,26 +322,26 @@ async fn call(
     let deadline = text(&headers, "tidewater-timeout")?
         .map(duration)
         .transpose()?;
-    if call.procedure.starts_with(built_in::PREFIX) {
+    if call.procedure.starts_with(BUILT_IN_PREFIX) {
         return answered(built_in::over_http(&call)?);
     }
-    let server = web.server.clone();
-    let prepared = server.calls.prepare(&who.caller, call, deadline)?;
+    let services = web.services.clone();
+    let prepared = services.calls.prepare(&who.caller, call, deadline)?;
     let asynchronous = text(&headers, "prefer")?.is_some_and(|it| it == "respond-async");
     if asynchronous {
-        let goes_on = server.calls.unawaited.enter(&who.caller.user)?;
-        let held = calls::hold(&server.budget, body.len())?;
+        let goes_on = services.calls.unawaited.enter(&who.caller.user)?;
+        let held = calls::hold(&services.budget, body.len())?;
         tokio::spawn(async move {
             let _alive = (goes_on, held);
-            if let Err(error) = prepared.run(&server).await {
+            if let Err(error) = prepared.run(&services.calls).await {
                 tracing::debug!(%error, "what nobody waits for came to nothing");
             }
         });
         return Ok(StatusCode::ACCEPTED.into_response());
     }
-    let outcome = prepared.run_streaming(&server).await;
+    let outcome = prepared.run_streaming(&services.calls).await;
     let failed = outcome.as_ref().err();
-    server.metrics.call(failed.map(|it| it.code()));
+    services.metrics.call(failed.map(|it| it.code()));
     match outcome? {
         AnswerStart::Whole(answer) => answered(answer.into()),
         AnswerStart::Rows(stream) => Ok(streamed(*stream)),
@@ -402,7 +436,7 @@ fn text<'h>(headers: &'h HeaderMap, name: &'static str) -> Result<Option<&'h str
 /// A time such as `250ms`, `5s`, or a number of seconds.
 fn duration(text: &str) -> Result<Duration, Problem> {
     let seconds = || text.parse().ok().map(Duration::from_secs);
-    let found = crate::config::duration(text).or_else(seconds);
+    let found = tidewater_server_config::parse_duration(text).or_else(seconds);
     found.filter(|it| !it.is_zero()).ok_or_else(|| {
         Problem::bad(
             format!("{text:?} is no time"),

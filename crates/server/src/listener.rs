@@ -13,9 +13,9 @@ use rcgen::{
 use tidewater_carrier::listen::TlsServer;
 use tidewater_carrier::{CarrierError, ServerUrl, Transport};
 
-use crate::auth::external;
-use crate::config::{CertificatesConfig, ServerConfig, TlsConfig};
-use crate::error::ServerError;
+use tidewater_server_config::{CertificatesConfig, ConfigError, ServerConfig, TlsConfig};
+use tidewater_server_identity::external;
+use tidewater_server_jobs::error::ServerError;
 
 /// What is spoken at an address, once it is known whether that is encrypted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -58,8 +58,8 @@ pub(crate) struct Address {
 /// bytes that come.
 pub(crate) fn addresses(config: &ServerConfig) -> Result<Vec<Address>, ServerError> {
     let mut addresses: Vec<Address> = Vec::new();
-    let web = http(config)?;
-    let all = urls(config)?.into_iter().map(|it| (it, false));
+    let web = config.http_url()?;
+    let all = config.listen_urls()?.into_iter().map(|it| (it, false));
     for (url, is_web) in all.chain(web.map(|it| (it, true))) {
         let own = url.address();
         let shared = addresses
@@ -98,7 +98,7 @@ pub(crate) fn addresses(config: &ServerConfig) -> Result<Vec<Address>, ServerErr
 /// What is spoken over the lines of relays: all that is encrypted. The web protocol only where it is
 /// encrypted everywhere.
 pub(crate) fn relayed(config: &ServerConfig) -> Result<Address, ServerError> {
-    let web = http(config)?;
+    let web = config.http_url()?;
     Ok(Address {
         address: String::new(),
         urls: Vec::new(),
@@ -111,127 +111,6 @@ pub(crate) fn relayed(config: &ServerConfig) -> Result<Address, ServerError> {
         },
         is_web: false,
     })
-}
-
-/// Every URL of a configuration, if it allows them all.
-pub(crate) fn urls(config: &ServerConfig) -> Result<Vec<ServerUrl>, ServerError> {
-    config.listen.iter().map(|url| read(url, config)).collect()
-}
-
-/// The port of the admin endpoint, where its URL names none.
-const ADMIN_PORT: u16 = 7440;
-
-/// Where the admin endpoint is, if the configuration has one and allows it.
-pub(crate) fn admin(config: &ServerConfig) -> Result<Option<ServerUrl>, ServerError> {
-    let Some(text) = &config.admin else {
-        return Ok(None);
-    };
-    let wrong = |what: String, hint: &str| {
-        let what = format!("server.admin: {what}");
-        Err(ServerError::configuration(what, hint))
-    };
-    let hint = "write admin = \"http://127.0.0.1:7440\"";
-    let Some(rest) = text.trim().strip_prefix("http://") else {
-        return wrong(format!("{text:?} does not begin with http://"), hint);
-    };
-    let Ok(mut url) = ServerUrl::to_listen(&format!("tcp://{rest}")) else {
-        return wrong(format!("{text:?} is no http://host:port"), hint);
-    };
-    if !names_port(rest, &url) {
-        url.port = ADMIN_PORT;
-    }
-    if url.is_exposed() && !config.insecure {
-        return wrong(
-            format!("{text} would tell everybody on the network how the server goes"),
-            "listen on 127.0.0.1, behind something that asks who is there, or write \
-             insecure = true under [server]",
-        );
-    }
-    Ok(Some(url))
-}
-
-/// The port of the web protocol, where its URL names none.
-const HTTP_PORT: u16 = 7441;
-
-/// Where the web protocol is, if the configuration has it and allows it.
-pub(crate) fn http(config: &ServerConfig) -> Result<Option<ServerUrl>, ServerError> {
-    let Some(text) = &config.http else {
-        return Ok(None);
-    };
-    let wrong = |what: String, hint: &str| {
-        let what = format!("server.http: {what}");
-        Err(ServerError::configuration(what, hint))
-    };
-    let hint = "write http = \"http://127.0.0.1:7441\" or \"https://0.0.0.0:7441\"";
-    let trimmed = text.trim();
-    let (scheme, rest) = match (
-        trimmed.strip_prefix("http://"),
-        trimmed.strip_prefix("https://"),
-    ) {
-        (Some(rest), _) => ("http", rest),
-        (_, Some(rest)) => ("https", rest),
-        _ => {
-            return wrong(
-                format!("{text:?} begins with neither http:// nor https://"),
-                hint,
-            );
-        }
-    };
-    let Ok(mut url) = ServerUrl::to_listen(&format!("{scheme}://{rest}")) else {
-        return wrong(format!("{text:?} is no http://host:port"), hint);
-    };
-    if !names_port(rest, &url) {
-        url.port = HTTP_PORT;
-    }
-    if url.transport.is_encrypted() && config.tls.is_none() {
-        return wrong(
-            format!("{text} needs a certificate"),
-            "write [server.tls] with certificate and key",
-        );
-    }
-    if url.is_exposed() && !config.insecure {
-        return wrong(
-            format!("{text} would send passwords and everything else unencrypted"),
-            "write https://, or insecure = true under [server]",
-        );
-    }
-    Ok(Some(url))
-}
-
-/// Whether the port of a URL is written in it.
-pub(crate) fn names_port(rest: &str, url: &ServerUrl) -> bool {
-    let rest = rest.trim_end_matches('/');
-    rest.ends_with(&format!(":{}", url.port))
-}
-
-fn read(url: &str, config: &ServerConfig) -> Result<ServerUrl, ServerError> {
-    let wrong = |what: String, hint: &str| {
-        Err(ServerError::configuration(
-            format!("server.listen: {what}"),
-            hint,
-        ))
-    };
-    let url = match ServerUrl::to_listen(url) {
-        Ok(url) => url,
-        Err(error) => {
-            let hint = "write tcp://127.0.0.1:7439 or tls://0.0.0.0:7439";
-            return wrong(error.to_string(), hint);
-        }
-    };
-    if url.transport.is_encrypted() && config.tls.is_none() {
-        return wrong(
-            format!("{url} needs a certificate"),
-            "write [server.tls] with certificate and key; to try it out, make them: tidewater \
-             cert --out . --host NAME",
-        );
-    }
-    if url.is_exposed() && !config.insecure {
-        return wrong(
-            format!("{url} would send everything unencrypted"),
-            "listen on tls://, wss:// or https://, or write insecure = true under [server]",
-        );
-    }
-    Ok(url)
 }
 
 /// TLS with the configured certificate.
@@ -354,63 +233,15 @@ fn write_file(
             .open(path)?
             .write_all(bytes)
     };
-    write().map_err(|source| ServerError::File {
-        what,
-        path: path.display().to_string(),
-        source,
+    write().map_err(|source| {
+        let path = path.display().to_string();
+        ServerError::from(ConfigError::File { what, path, source })
     })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::Config;
-
-    fn server(text: &str) -> ServerConfig {
-        Config::parse(&format!("[server]\nconsolidated = \"sqlite:x\"\n{text}"))
-            .unwrap()
-            .server
-    }
-
-    #[test]
-    fn unencrypted_addresses_off_loopback_need_a_word() {
-        let careful = server("");
-        for url in ["tcp://127.0.0.1:1", "tcp://[::1]:1", "tcp://localhost:1"] {
-            read(url, &careful).unwrap();
-        }
-        let error = read("tcp://0.0.0.0:1", &careful).unwrap_err();
-        assert!(error.hint().contains("insecure = true"));
-        read("tcp://0.0.0.0:1", &server("insecure = true")).unwrap();
-        assert!(read("tls://0.0.0.0:1", &careful).is_err(), "no certificate");
-    }
-
-    #[test]
-    fn the_admin_endpoint_is_plain_http_on_this_machine_unless_somebody_says_so() {
-        let admin = |text: &str| super::admin(&server(text));
-        assert_eq!(admin("").unwrap(), None);
-        let address = |text: &str| admin(text).unwrap().unwrap().address();
-        assert_eq!(address("admin = \"http://127.0.0.1\""), "127.0.0.1:7440");
-        assert_eq!(address("admin = \"http://[::1]:9/\""), "[::1]:9");
-        assert_eq!(address("admin = \"http://localhost:0\""), "localhost:0");
-        let exposed = "admin = \"http://0.0.0.0:7440\"";
-        let error = admin(exposed).unwrap_err();
-        assert!(error.hint().contains("insecure = true"));
-        assert_eq!(
-            address(&format!("{exposed}\ninsecure = true")),
-            "0.0.0.0:7440"
-        );
-        for wrong in [
-            "https://127.0.0.1:1",
-            "127.0.0.1:1",
-            "http://",
-            "http://h:1/x",
-        ] {
-            let error = admin(&format!("admin = {wrong:?}")).unwrap_err();
-            assert!(error.to_string().contains("server.admin"), "{error}");
-            assert!(error.hint().contains("http://127.0.0.1:7440"));
-        }
-    }
-
     #[test]
     fn a_development_certificate_can_be_loaded_and_its_key_is_private() {
         use std::os::unix::fs::PermissionsExt;

@@ -23,10 +23,10 @@ use tidewater_carrier::listen::{
 };
 use tidewater_carrier::{ServerUrl, tls};
 
-use crate::config::{RelayConfig, RelayProof};
-use crate::environment::{Randomness, random};
-use crate::error::ServerError;
-use crate::server::Shared;
+use tidewater_server_config::{RelayConfig, RelayProof};
+use tidewater_server_jobs::admission::Shutdown;
+use tidewater_server_jobs::environment::{Randomness, random};
+use tidewater_server_jobs::error::ServerError;
 
 /// How long a relay may take to answer.
 const ANSWER: Duration = Duration::from_secs(10);
@@ -72,22 +72,27 @@ impl Relays {
     }
 
     /// Keeps lines at all of them from now on, until the server leaves.
-    pub(crate) fn keep(self, shared: &Arc<Shared>) -> Lines {
+    pub(crate) fn keep(
+        self,
+        shutdown: &Shutdown,
+        randomness: &Arc<dyn Randomness>,
+    ) -> RelayTunnels {
         let (to, devices) = mpsc::channel(1);
         let mut tasks = JoinSet::new();
         for relay in self.0 {
             for _ in 0..relay.config.lines {
-                let (relay, to, shared) = (relay.clone(), to.clone(), shared.clone());
+                let (relay, to) = (relay.clone(), to.clone());
+                let (shutdown, randomness) = (shutdown.clone(), randomness.clone());
                 tasks.spawn(async move {
                     tokio::select! {
                         // Relays send devices to others at once.
-                        () = shared.leaving() => {}
-                        () = relay.keep_one(&to, &*shared.environment.randomness) => {}
+                        () = shutdown.leaving() => {}
+                        () = relay.keep_one(&to, &*randomness) => {}
                     }
                 });
             }
         }
-        Lines {
+        RelayTunnels {
             devices,
             _tasks: tasks,
         }
@@ -95,13 +100,13 @@ impl Relays {
 }
 
 /// Devices that come over lines.
-pub(crate) struct Lines {
+pub(crate) struct RelayTunnels {
     devices: mpsc::Receiver<IncomingStream>,
     /// They end with this.
     _tasks: JoinSet<()>,
 }
 
-impl StreamListener for Lines {
+impl StreamListener for RelayTunnels {
     fn address(&self) -> String {
         "relay".into()
     }
@@ -233,7 +238,7 @@ impl Relay {
         let registration = ServerRegistration {
             name: self.config.name.clone(),
             instance: self.instance,
-            token: self.config.proof.token()?,
+            token: self.config.proof.token().map_err(ServerError::from)?,
         };
         let opening = async {
             let stream = self.dial().await?;

@@ -1,224 +1,60 @@
 //! The server as a whole: starting, accepting, housekeeping, shutting down.
 
+mod acceptor;
 mod certificate;
-mod door;
+mod maintenance;
+mod parts;
 mod prepared;
-mod regularly;
+mod probe;
 
-use std::fmt;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, mpsc};
 use tokio::task::JoinHandle;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{sleep, timeout};
 
-use tidewater_admin::ProbeTarget;
-use tidewater_carrier::proxy_header::IpNetworks;
-use tidewater_carrier::{CompressionOptions, ServerUrl};
-use tidewater_centre::records::Claims;
+use tidewater_carrier::ServerUrl;
+use tidewater_centre::records::UserClaims;
 use tidewater_centre::{Centre, GivenPartitions};
 use tidewater_protocol::RemoteId;
+use tidewater_server_config::{Config, RetentionConfig};
+use tidewater_server_identity::external::IdentityProviders;
+use tidewater_server_identity::signing::Signer;
+use tidewater_server_jobs::admission::{Shutdown, ShutdownPhase};
+use tidewater_server_jobs::environment::Environment;
+use tidewater_server_jobs::error::ServerError;
+use tidewater_server_jobs::memory::MemoryGauge;
+use tidewater_server_jobs::publications::Publications;
+use tidewater_server_jobs::upstream::Upstream;
+use tidewater_server_live::calls::DeclaredProcedures;
+use tidewater_server_live::{nats_client, wake};
+use tidewater_server_sync::images::{Opened, Opening, check_scripts};
 
+use self::acceptor::{Acceptor, SpokenAt};
 use self::certificate::Certificate;
-use self::door::{Door, Speaks};
-use self::prepared::Prepared;
-use self::regularly::{
-    check_tracking_regularly, feel_pulse_regularly, look_regularly, prune_regularly,
-    renew_regularly, watch_regularly,
+use self::maintenance::{
+    OperatorWatch, check_tracking_regularly, feel_pulse_regularly, look_regularly, prune_regularly,
+    renew_regularly,
 };
-use crate::auth::external::Ways;
-use crate::auth::password::PasswordChecks;
-use crate::auth::signing::Signer;
-use crate::auth::throttle::Throttle;
-use crate::calls::Calls;
-use crate::config::{Config, ImagesConfig, Limits, RetentionConfig};
+use self::parts::{LoadedParts, ServerParts};
+use self::prepared::Prepared;
+use self::probe::ServerProbe;
 use crate::connection::LINGER;
-use crate::drain::DrainRate;
-use crate::environment::{Environment, random};
-use crate::error::ServerError;
-use crate::fault::Fault;
-use crate::handlers::Handlers;
 use crate::http::Site;
 use crate::http::exchange::Exchanges;
-use crate::images::{Opened, Opening, check_scripts};
-use crate::listener::{self, Spoken};
-use crate::memory::{MemoryBudget, MemoryGauge};
-use crate::metrics::Metrics;
-use crate::nats;
-use crate::publications::Publications;
-use crate::registry::Registry;
-use crate::session::kept_uploads::KeptUploads;
-use crate::signal::Signal;
-use crate::spaces::Hub;
-use crate::upstream::Upstream;
-use crate::wake::{self, Wakes};
-use crate::worker::Workers;
+use crate::listener::Spoken;
 
 /// Connections over the limit that are told so at the same time; others wait in the listener's
 /// queue.
 pub const TURNED_AWAY: usize = 1_024;
 
-/// How many live remotes leave when the server shuts down: one after the other on average, and all
-/// within so long.
-const LEAVE_EACH: Duration = Duration::from_millis(2);
-const LEAVE_WITHIN: Duration = Duration::from_secs(30);
-
-/// How far shutting down has come.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd)]
-enum Phase {
-    Running,
-    /// Everything as before, but balancers are told to send others elsewhere.
-    Leaving,
-    /// No new syncs.
-    Draining,
-    /// No syncs at all.
-    Aborting,
-}
-
-/// What all connections share.
-pub(crate) struct Shared {
-    pub(crate) limits: Limits,
-    /// See [`crate::config::ServerConfig::verify_every`].
-    verify_every: AtomicU64,
-    pub(crate) environment: Environment,
-    pub(crate) signer: Signer,
-    pub(crate) passwords: PasswordChecks,
-    pub(crate) throttle: Throttle,
-    ways: RwLock<Arc<Ways>>,
-    packing: RwLock<CompressionOptions>,
-    pub(crate) registry: Registry,
-    pub(crate) budget: MemoryBudget,
-    pub(crate) kept_uploads: KeptUploads,
-    pub(crate) workers: Workers,
-    pub(crate) drain: DrainRate,
-    pub(crate) publications: Publications,
-    pub(crate) calls: Calls,
-    pub(crate) handlers: Handlers,
-    pub(crate) wakes: Wakes,
-    pub(crate) spaces: Arc<Hub>,
-    pub(crate) metrics: Metrics,
-    /// Whose word counts about whom a connection or a request comes from.
-    pub(crate) proxies: IpNetworks,
-    /// The line to headquarters, where the server is a branch's.
-    pub(crate) upstream: Upstream,
-    /// The files from which new remotes begin.
-    pub(crate) images: Option<ImagesConfig>,
-    /// What everybody holds, if the server is there to make an image.
-    pub(crate) given: Option<Arc<GivenPartitions>>,
-    /// Whose remotes alone may sign in, by their credentials, if it is there to make an image.
-    pub(crate) only: Option<String>,
-    /// Where live remotes go when it shuts down.
-    pub(crate) others: Vec<String>,
-    phase: Arc<Signal<Phase>>,
-}
-
-impl Shared {
-    /// How what is sent is packed.
-    pub(crate) fn packing(&self) -> CompressionOptions {
-        *self.packing.read().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Whether a remote that has synced so many times since is to compare everything.
-    pub(crate) fn wants_verified(&self, unverified: u64) -> bool {
-        let every = self.verify_every.load(Ordering::Relaxed);
-        // This sync counts, too.
-        every != 0 && unverified.saturating_add(1) >= every
-    }
-
-    /// Who may say who a user is.
-    pub(crate) fn ways(&self) -> Arc<Ways> {
-        self.ways
-            .read()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone()
-    }
-
-    /// Others may from now on.
-    fn replace_ways(&self, ways: Arc<Ways>) {
-        if ways.have_issuers() {
-            // It ends by itself, with or without an answer.
-            tokio::spawn(ways.clone().warm_up());
-        }
-        *self.ways.write().unwrap_or_else(PoisonError::into_inner) = ways;
-    }
-
-    /// Whether so many syncs wait that no other may begin.
-    pub(crate) fn is_full(&self) -> bool {
-        self.workers.backlog() >= self.limits.backlog
-    }
-
-    /// Come back later; when, follows from how fast the backlog drains.
-    pub(crate) fn busy(&self) -> Fault {
-        let jitter = random(&*self.environment.randomness).unwrap_or([128; 2]);
-        let jitter = u16::from_le_bytes(jitter);
-        Fault::busy(self.drain.retry_after_ms(Instant::now(), jitter))
-    }
-
-    /// When to come back after a while that is known: a little later, and not all at once.
-    pub(crate) fn later_ms(&self, left: Duration) -> u64 {
-        let [jitter] = random(&*self.environment.randomness).unwrap_or([128]);
-        let left = left.max(Duration::from_secs(1));
-        let left = left.mul_f32(1.0 + f32::from(jitter) / 1_024.0);
-        u64::try_from(left.as_millis()).unwrap_or(u64::MAX)
-    }
-
-    /// When one of the live remotes comes to another server that all go to: spread by chance, the
-    /// longer, the more there are.
-    pub(crate) fn leave_after(&self) -> Duration {
-        let (live, _) = self.wakes.figures();
-        let most = LEAVE_EACH * u32::try_from(live).unwrap_or(u32::MAX);
-        let chance = random(&*self.environment.randomness).unwrap_or([128; 2]);
-        let chance = f64::from(u16::from_le_bytes(chance)) / f64::from(u16::MAX);
-        most.min(LEAVE_WITHIN).mul_f64(chance)
-    }
-
-    /// Whether nothing new may begin.
-    pub(crate) fn is_draining(&self) -> bool {
-        self.phase.get() >= Phase::Draining
-    }
-
-    /// Ends when others are to be sent elsewhere.
-    pub(crate) async fn leaving(&self) {
-        self.reached(Phase::Leaving).await;
-    }
-
-    /// Ends when no new syncs may begin.
-    pub(crate) async fn draining(&self) {
-        self.reached(Phase::Draining).await;
-    }
-
-    /// Ends when all syncs must.
-    pub(crate) async fn aborted(&self) {
-        self.reached(Phase::Aborting).await;
-    }
-
-    async fn reached(&self, phase: Phase) {
-        self.phase.wait_for(|current| current >= phase).await;
-    }
-}
-
-/// Whether the database is there is looked up by the maintenance: no request asks it.
-impl ProbeTarget for Shared {
-    fn trouble(&self) -> Option<String> {
-        match self.phase.get() {
-            Phase::Running => self.publications.trouble(),
-            _ => Some("shutting down".into()),
-        }
-    }
-
-    fn figures(&self) -> Result<String, fmt::Error> {
-        self.metrics.render(self)
-    }
-}
-
 /// The server.
 pub struct Server;
 
 /// A server that runs until it is told to stop.
-pub struct Running {
+pub struct RunningServer {
     /// The addresses that it listens on, as URLs, in the order of the
     /// configuration.
     pub addresses: Vec<String>,
@@ -229,8 +65,10 @@ pub struct Running {
     configured: Arc<Mutex<Config>>,
     certificate: Arc<Certificate>,
     retention: Arc<Mutex<RetentionConfig>>,
-    shared: Arc<Shared>,
-    phase: Phases,
+    parts: ServerParts,
+    /// What everybody holds, if the server is there to make an image.
+    given: Option<Arc<GivenPartitions>>,
+    shutdown: ShutdownGuard,
     tasks: Vec<JoinHandle<()>>,
     /// Take connections of the web protocol until then, too: what comes of calls may come over it.
     web: Vec<JoinHandle<()>>,
@@ -264,23 +102,22 @@ impl Server {
         config: Config,
         centre: Arc<dyn Centre>,
         environment: Environment,
-    ) -> Result<Running, ServerError> {
+    ) -> Result<RunningServer, ServerError> {
         let Prepared {
             addresses: places_to_listen,
             admin,
             certificate,
             relays,
-            ways,
+            providers,
             handlers,
             targets,
         } = Prepared::of(&config, &environment)?;
-        let ways = Arc::new(ways);
         let publications = Publications::load(centre.clone(), &config.publications).await;
         let publications = publications.map_err(|error| config.locate_error(error))?;
         let signer = Signer::load(centre.clone(), environment.clock.now_ms()).await?;
-        let calls = Calls::load(centre.clone(), &config).await?;
-        let outside = match &config.live.nats {
-            Some(url) => Some(nats::connect(url).await?),
+        let declared = DeclaredProcedures::read(&*centre, &config).await?;
+        let nats = match &config.live.nats {
+            Some(url) => Some(nats_client::connect(url).await?),
             None => None,
         };
         let mut listeners = Vec::new();
@@ -301,57 +138,37 @@ impl Server {
             None => None,
         };
 
-        let limits = config.server.limits.clone();
-        let phase = Arc::new(Signal::new(Phase::Running));
-        let most_waiting = usize::try_from(limits.memory_bytes).unwrap_or(usize::MAX);
-        let budget = MemoryBudget::new(limits.memory_bytes);
-        let shared = Arc::new(Shared {
-            signer,
-            passwords: PasswordChecks::new(environment.blocking.clone(), limits.password_checks),
-            throttle: Throttle::default(),
-            ways: RwLock::new(ways.clone()),
-            packing: RwLock::new(config.server.packing),
-            registry: Registry::default(),
-            workers: Workers::start(centre.clone(), &limits, &environment.clock, &budget),
-            kept_uploads: KeptUploads::new(limits.memory_bytes),
-            budget,
-            drain: DrainRate::new(),
+        let loaded = LoadedParts {
             publications,
-            calls,
+            signer,
+            declared,
+            nats,
+            providers,
             handlers,
-            wakes: Wakes::new(&config.wakes),
-            spaces: Hub::new(config.spaces.clone(), limits.message_bytes, most_waiting),
-            metrics: Metrics::new(limits.connections, limits.memory_bytes),
-            proxies: config.server.proxies.clone(),
-            upstream: Upstream::default(),
-            images: config.images.clone(),
-            given: config.given.clone(),
-            only: config.only.clone(),
-            others: config.live.servers.clone(),
-            phase: phase.clone(),
-            verify_every: AtomicU64::new(config.server.verify_every),
-            environment,
-            limits,
-        });
-        shared.replace_ways(ways);
-        shared.spaces.attach(shared.workers.events.clone());
-        let bridge = outside.map(|(nats, bridge)| {
-            shared.spaces.reach_out(nats);
-            bridge
-        });
+        };
+        let (parts, bridge) = ServerParts::start(&config, centre.clone(), environment, loaded);
         let (alive, connections) = mpsc::channel(1);
-        let places = Arc::new(Semaphore::new(shared.limits.connections));
+        let places = Arc::new(Semaphore::new(parts.limits.connections));
         let mut all = listeners.iter();
         let any_http = all.any(|(_, it)| it.plain.any_http() || it.encrypted.any_http());
         let any_http = any_http || relays.is_some();
-        let site = any_http.then(|| Site::new(shared.clone(), places.clone(), alive.downgrade()));
+        let site = any_http.then(|| {
+            Site::new(
+                Arc::new(parts.web(&config)),
+                places.clone(),
+                alive.downgrade(),
+            )
+        });
         let turned_away = Arc::new(Semaphore::new(TURNED_AWAY));
         let mut addresses = Vec::new();
         let mut tasks = Vec::new();
         let mut web = Vec::new();
         let mut http_address = None;
         if let Some((relays, relayed)) = relays {
-            listeners.push((Box::new(relays.keep(&shared)), relayed));
+            listeners.push((
+                Box::new(relays.keep(&parts.shutdown, &parts.environment.randomness)),
+                relayed,
+            ));
         }
         for (listener, place) in listeners {
             let last = place.urls.len().saturating_sub(1);
@@ -364,15 +181,19 @@ impl Server {
                     false => addresses.push(address),
                 }
             }
-            let speaks = |spoken: Spoken| Speaks {
+            let speaks = |spoken: Spoken| SpokenAt {
                 spoken,
                 router: match &site {
                     Some(site) if spoken.any_http() => Some(site.router(spoken)),
                     _ => None,
                 },
             };
-            let door = Door {
-                shared: shared.clone(),
+            let acceptor = Acceptor {
+                connections: parts.connections.clone(),
+                metrics: parts.metrics.clone(),
+                admission: parts.admission.clone(),
+                limits: parts.limits.clone(),
+                proxies: config.server.proxies.clone(),
                 site: site.clone(),
                 plain: speaks(place.plain),
                 encrypted: speaks(place.encrypted),
@@ -383,42 +204,66 @@ impl Server {
             };
             // What calls wait for, and connections that are under way, may come over HTTP.
             let stays = place.plain.any_http() || place.encrypted.any_http();
-            let door = tokio::spawn(Arc::new(door).accept_all(listener));
+            let accepting = tokio::spawn(Arc::new(acceptor).accept_all(listener));
             match stays {
-                true => web.push(door),
-                false => tasks.push(door),
+                true => web.push(accepting),
+                false => tasks.push(accepting),
             }
         }
         for (number, target) in targets.into_iter().enumerate() {
-            tasks.push(tokio::spawn(wake::tell(shared.clone(), number, target)));
+            tasks.push(tokio::spawn(wake::tell(
+                parts.wakes.clone(),
+                number,
+                target,
+            )));
         }
         if let Some(site) = site {
             tasks.push(tokio::spawn(async move { site.sweep().await }));
         }
-        tasks.push(tokio::spawn(watch_regularly(shared.clone())));
-        tasks.push(tokio::spawn(look_regularly(shared.clone())));
-        let (following, of) = (shared.clone(), centre.clone());
-        tasks.push(tokio::spawn(
-            async move { following.wakes.follow(of).await },
-        ));
-        tasks.push(tokio::spawn(wake::ask_scopes(shared.clone())));
-        let bridge = bridge.map(|it| tokio::spawn(it.run(shared.clone(), alive.downgrade())));
-        let spaces = shared.spaces.clone();
-        tasks.push(tokio::spawn(async move { spaces.watch().await }));
+        let watch = OperatorWatch {
+            sync: parts.sync.clone(),
+            signer: parts.signer.clone(),
+            registry: parts.registry.clone(),
+            lanes: parts.lanes.clone(),
+            sign_in: parts.sign_in.clone(),
+            clock: parts.environment.clock.clone(),
+        };
+        tasks.push(tokio::spawn(watch.run()));
+        tasks.push(tokio::spawn(look_regularly(parts.publications.clone())));
+        let (following, of) = (parts.wakes.clone(), centre.clone());
+        tasks.push(tokio::spawn(async move { following.follow(of).await }));
+        let asking = wake::ask_scopes(parts.wakes.clone(), parts.lanes.clone());
+        tasks.push(tokio::spawn(asking));
+        let bridge = bridge.map(|it| tokio::spawn(it.run(alive.downgrade())));
+        let hub = parts.hub.clone();
+        tasks.push(tokio::spawn(async move { hub.watch().await }));
+        let clock = parts.environment.clock.clone();
         tasks.push(tokio::spawn(check_tracking_regularly(
-            shared.clone(),
+            clock.clone(),
             centre.clone(),
         )));
         let (admin, admin_task) = match admin {
             None => (None, None),
             Some((url, listener)) => {
                 tracing::info!(url, "listening for administration");
-                let pulse = feel_pulse_regularly(shared.clone(), centre.clone());
+                let pulse = feel_pulse_regularly(parts.metrics.clone(), clock, centre.clone());
                 tasks.push(tokio::spawn(pulse));
-                let serving = tidewater_admin::serve(listener, shared.clone());
+                let probe = ServerProbe {
+                    publications: parts.publications.clone(),
+                    shutdown: parts.shutdown.clone(),
+                    metrics: parts.metrics.clone(),
+                    lanes: parts.lanes.clone(),
+                    hub: parts.hub.clone(),
+                    handlers: parts.handlers.clone(),
+                    wakes: parts.wakes.clone(),
+                    upstream: parts.upstream.clone(),
+                    budget: parts.budget.clone(),
+                };
+                let serving = tidewater_admin::serve(listener, Arc::new(probe));
                 (Some(url), Some(tokio::spawn(serving)))
             }
         };
+        let given = config.given.clone();
         let retention = Arc::new(Mutex::new(config.retention));
         let configured = Arc::new(Mutex::new(config));
         tasks.push(tokio::spawn(renew_regularly(
@@ -426,8 +271,14 @@ impl Server {
             configured.clone(),
         )));
         let kept = retention.clone();
-        tasks.push(tokio::spawn(prune_regularly(shared.clone(), centre, kept)));
-        Ok(Running {
+        let (hub, environment) = (parts.hub.clone(), parts.environment.clone());
+        tasks.push(tokio::spawn(prune_regularly(
+            hub,
+            environment,
+            centre,
+            kept,
+        )));
+        Ok(RunningServer {
             addresses,
             http: http_address,
             admin,
@@ -435,8 +286,9 @@ impl Server {
             configured,
             certificate,
             retention,
-            shared,
-            phase: Phases(phase),
+            shutdown: ShutdownGuard(parts.shutdown.clone()),
+            parts,
+            given,
             tasks,
             web,
             bridge,
@@ -446,10 +298,10 @@ impl Server {
     }
 }
 
-impl Running {
+impl RunningServer {
     /// What it knows of the line to headquarters, for whoever keeps that.
     pub fn upstream(&self) -> Upstream {
-        self.shared.upstream.clone()
+        self.parts.upstream.clone()
     }
 
     /// Sees whether a publication has the partitions that this server is there to make an image of:
@@ -462,21 +314,21 @@ impl Running {
         centre: &dyn Centre,
         publication: &str,
     ) -> Result<(), ServerError> {
-        let given = self.shared.given.clone();
-        let published = self.shared.publications.served().published(publication);
+        let given = self.given.clone();
+        let published = self.parts.publications.served().published(publication);
         // That there is no such publication, the remote hears.
         let Ok(published) = published else {
             return Ok(());
         };
         let opening = Opening {
             user: String::new(),
-            claims: Claims::default(),
+            claims: UserClaims::default(),
             given,
             schema: published.schema.clone(),
             before: None,
             image: None,
         };
-        let job = opening.job(self.shared.environment.clock.now_ms());
+        let job = opening.job(self.parts.environment.clock.now_ms());
         let mut worker = centre.worker().await?;
         Ok(worker.download_one(job, &mut Opened::default()).await?)
     }
@@ -486,20 +338,20 @@ impl Running {
     /// # Errors
     /// Scripts say which rows each user gets.
     pub fn check_image(&self, publication: &str) -> Result<(), ServerError> {
-        let published = self.shared.publications.served().published(publication);
+        let published = self.parts.publications.served().published(publication);
         // That there is no such publication, the remote hears.
         published.map_or(Ok(()), |it| check_scripts(&it.schema, &it.scripts))
     }
 
     /// What becomes of the memory budget.
     pub fn memory(&self) -> MemoryGauge {
-        self.shared.budget.gauge()
+        self.parts.budget.gauge()
     }
 
     /// Connections in requests, for whoever carries these otherwise than HTTP does.
     #[doc(hidden)]
     pub fn exchanges(&self) -> Exchanges {
-        Exchanges::new(self.shared.budget.clone())
+        Exchanges::new(self.parts.budget.clone())
     }
 
     /// Goes by another configuration from now on, as far as that can be while it runs: the
@@ -510,20 +362,20 @@ impl Running {
     /// # Errors
     /// The configuration is wrong: the one before stays.
     pub async fn reconfigure(&self, config: Config) -> Result<Vec<&'static str>, ServerError> {
-        listener::urls(&config.server)?;
-        listener::admin(&config.server)?;
+        config.server.listen_urls()?;
+        config.server.admin_url()?;
         let tls = Certificate::read(&config)?;
-        let ways = self.shared.ways();
-        let ways = match ways.are_of(&config.sign_in) {
+        let providers = self.parts.sign_in.providers();
+        let providers = match providers.are_of(&config.sign_in) {
             true => None,
-            false => Some(Ways::new(&config.sign_in)?),
+            false => Some(IdentityProviders::new(&config.sign_in)?),
         };
-        let handlers = self.shared.handlers.read(&config)?;
-        self.shared.calls.declare(&config).await?;
-        self.shared.handlers.replace(handlers);
+        let handlers = self.parts.handlers.read(&config)?;
+        self.parts.calls.declare(&config).await?;
+        self.parts.handlers.replace(handlers);
         self.certificate.replace(tls);
-        if let Some(ways) = ways {
-            self.shared.replace_ways(Arc::new(ways));
+        if let Some(providers) = providers {
+            self.parts.sign_in.replace_providers(Arc::new(providers));
         }
         let configured = self.configured.lock();
         let mut configured = configured.unwrap_or_else(PoisonError::into_inner);
@@ -546,11 +398,9 @@ impl Running {
             .retention
             .lock()
             .unwrap_or_else(PoisonError::into_inner) = config.retention;
-        self.shared.spaces.configure(config.spaces.clone());
-        let packing = self.shared.packing.write();
-        *packing.unwrap_or_else(PoisonError::into_inner) = config.server.packing;
-        let every = config.server.verify_every;
-        self.shared.verify_every.store(every, Ordering::Relaxed);
+        self.parts.hub.configure(config.spaces.clone());
+        self.parts.connections.set_packing(config.server.packing);
+        self.parts.sync.set_verify_every(config.server.verify_every);
         let is_deployed = configured.publications == config.publications;
         *configured = config;
         if !is_deployed {
@@ -562,7 +412,7 @@ impl Running {
 
     /// The remotes that are connected now, with their users; one may be several times.
     pub fn connected(&self) -> Vec<(RemoteId, String)> {
-        self.shared.registry.connected()
+        self.parts.registry.connected()
     }
 
     fn drain_delay(&self) -> Duration {
@@ -572,7 +422,7 @@ impl Running {
     }
 
     /// Stops: it is not ready any more, and serves all who come for `server.drain_delay`; then no
-    /// new connections and syncs; running syncs may finish within `server.limits.shutdown` and are
+    /// new connections and syncs; running syncs may finish within `server.limits.shutdown_timeout` and are
     /// then told that the server shuts down.
     pub async fn shutdown(self) {
         let delay = self.drain_delay();
@@ -581,12 +431,12 @@ impl Running {
                 ?delay,
                 "not ready any more; everybody is served for a while"
             );
-            self.phase.0.set(Phase::Leaving);
+            self.shutdown.0.enter(ShutdownPhase::Leaving);
             sleep(delay).await;
         }
-        let Running {
-            shared,
-            phase,
+        let RunningServer {
+            parts,
+            shutdown,
             tasks,
             web,
             bridge,
@@ -596,7 +446,7 @@ impl Running {
             ..
         } = self;
         tracing::info!("shutting down");
-        phase.0.set(Phase::Draining);
+        shutdown.0.enter(ShutdownPhase::Draining);
         for task in tasks {
             task.abort();
             // Either it ended or it was aborted; its listener is closed.
@@ -604,18 +454,18 @@ impl Running {
         }
         // From now on, only what is under way counts. What calls wait for may come over HTTP.
         drop(alive);
-        if timeout(shared.limits.shutdown, connections.recv())
+        if timeout(parts.limits.shutdown, connections.recv())
             .await
             .is_err()
         {
             tracing::warn!("syncs are cut short by the shutdown");
-            phase.0.set(Phase::Aborting);
+            shutdown.0.enter(ShutdownPhase::Aborting);
             let _ = timeout(LINGER * 2, connections.recv()).await;
         }
-        if let Some(nats) = shared.spaces.outside() {
+        if let Some(nats) = parts.hub.outside() {
             nats.flush().await;
         }
-        shared.workers.close(LINGER).await;
+        parts.lanes.close(LINGER).await;
         for task in web.into_iter().chain(bridge).chain(admin_task) {
             task.abort();
         }
@@ -623,12 +473,12 @@ impl Running {
     }
 }
 
-/// Who tells the phase; syncs do not go on without the server.
-struct Phases(Arc<Signal<Phase>>);
+/// Syncs do not go on without the server.
+struct ShutdownGuard(Shutdown);
 
-impl Drop for Phases {
+impl Drop for ShutdownGuard {
     fn drop(&mut self) {
-        self.0.set(Phase::Aborting);
+        self.0.enter(ShutdownPhase::Aborting);
     }
 }
 

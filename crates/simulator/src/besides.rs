@@ -7,7 +7,7 @@
 use std::cell::RefCell;
 
 use crate::random::Random;
-use crate::scenario::{Held, Key, Table};
+use crate::tables::{Held, Key, Table};
 
 /// The procedure by which a handler is asked.
 pub(crate) const JUDGED: &str = "judge";
@@ -158,7 +158,7 @@ impl Besides {
         }
         if self.is_judged {
             let handler = format!(
-                "handler = {{ url = \"call:{JUDGED}\", timeout = \"4s\", pause = \"3s\" }}"
+                "handler = {{ url = \"call:{JUDGED}\", timeout = \"4s\", breaker_pause = \"3s\" }}"
             );
             config += &table("request", &handler);
         }

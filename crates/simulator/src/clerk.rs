@@ -7,12 +7,15 @@ use serde_json::json;
 use tokio::time::sleep;
 
 use tidewater_centre::records::{ConflictFilter, RefusedFilter};
-use tidewater_centre::{Choice, Judgement, RefusedAction, RefusedChoice, SettleOutcome, Version};
+use tidewater_centre::{
+    ConflictChoice, ConflictVersion, Judgement, RefusedChoice, RefusedRowAction, SettleOutcome,
+};
 
 use crate::besides;
+use crate::failure::Failed;
 use crate::random::Random;
-use crate::scenario::EDITED;
-use crate::world::{Failed, World};
+use crate::tables::EDITED;
+use crate::world::World;
 
 /// Under this name he settles and writes.
 pub(crate) const CLERK: &str = "clerk";
@@ -89,15 +92,23 @@ async fn settle_conflict(world: &Rc<World>, random: &mut Random) -> Result<(), F
         return Ok(());
     };
     let (version, row, kind) = match random.below(10) {
-        0..=3 => (Version::Uploaded, record.uploaded.clone(), UPLOADED),
-        4 | 5 => (Version::Centre, record.centre().map(str::to_owned), CENTRE),
-        6 | 7 => (Version::PreImage, record.pre_image.clone(), PRE_IMAGE),
+        0..=3 => (ConflictVersion::Uploaded, record.uploaded.clone(), UPLOADED),
+        4 | 5 => (
+            ConflictVersion::Centre,
+            record.centre().map(str::to_owned),
+            CENTRE,
+        ),
+        6 | 7 => (
+            ConflictVersion::PreImage,
+            record.pre_image.clone(),
+            PRE_IMAGE,
+        ),
         _ => {
             let row = Some(text_of(world, &record.table));
-            (Version::Given(row.clone()), row, GIVEN)
+            (ConflictVersion::Given(row.clone()), row, GIVEN)
         }
     };
-    let choice = Choice {
+    let choice = ConflictChoice {
         conflict: record.id,
         version,
         force: random.percent(25),
@@ -142,13 +153,13 @@ async fn settle_refused(world: &Rc<World>, random: &mut Random) -> Result<(), Fa
         0..=3 => {
             let is_delete = record.operation == "delete";
             let row = (!is_delete).then(|| record.row.clone());
-            (RefusedAction::Replay, row, REPLAYED)
+            (RefusedRowAction::Replay, row, REPLAYED)
         }
         4..=6 => {
             let row = text_of(world, &record.table);
-            (RefusedAction::Edit(row.clone()), Some(row), EDITED_ROW)
+            (RefusedRowAction::Edit(row.clone()), Some(row), EDITED_ROW)
         }
-        _ => (RefusedAction::Discard("no".into()), None, DISCARDED),
+        _ => (RefusedRowAction::Discard("no".into()), None, DISCARDED),
     };
     let choice = RefusedChoice {
         refused: record.id,

@@ -8,7 +8,7 @@
 use std::cell::RefCell;
 use std::path::PathBuf;
 use std::rc::Rc;
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -16,28 +16,33 @@ use rusqlite::Connection;
 use tokio::io::DuplexStream;
 use tokio::time::{Instant, sleep};
 
-use tidewater_centre::records::Retention;
-use tidewater_centre::{Centre, CentreError, Marks};
+use tidewater_centre::records::RetentionTimes;
+use tidewater_centre::{Centre, CentreError, MarkFrequency};
 use tidewater_centre_sqlite::{Jobs, SqliteEnvironment, connect_in};
 use tidewater_server::environment::{Blocking, Clock, Environment, Randomness};
-use tidewater_server::{Config, Running, Server, Signal};
+use tidewater_server::{Config, RunningServer, Server};
 
 use crate::besides::Besides;
+use crate::calendar::BEGIN_MS;
 use crate::chronicle::Chronicle;
 use crate::defects;
+use crate::failure::Failed;
 use crate::intruder::Intruder;
 use crate::kit;
 use crate::network::{Address, Farm, Inlet, Traces, Way, Weather, dial_in_requests};
 use crate::random::Random;
 use crate::scenario;
+use crate::server_life::Life;
 use crate::vfs;
-use crate::world::{BEGIN_MS, Failed};
-
-/// No commit is the last one.
-const NEVER: u64 = u64::MAX;
 
 /// Something did not fit a server's memory: it went to a file or beyond, or was refused.
 pub(crate) const EXHAUSTED: &str = "memory budget exhausted";
+
+/// What is deployed is not what was served before.
+pub(crate) const DEPLOYED: &str = "changed schema deployed";
+
+/// The log of changes has only what is needed for who has just synced.
+pub(crate) const PRUNED: &str = "log of changes pruned";
 
 /// What is kept so long is there as long as the world: ten years.
 const FOREVER_MS: i64 = 10 * 365 * 24 * 60 * 60 * 1_000;
@@ -65,85 +70,9 @@ pub(crate) struct Host {
 struct Process {
     address: Address,
     life: Arc<Life>,
-    running: Running,
+    running: RunningServer,
     /// For connections in requests.
     inlet: Inlet,
-}
-
-/// Whether a process lives.
-pub(crate) struct Life {
-    dead: Signal<bool>,
-    /// As the disk knows it: it may die at a write.
-    on_disk: vfs::Process,
-    /// Commits until it is killed.
-    commits_left: AtomicU64,
-    /// Whether the last one still takes effect.
-    commits_last: AtomicBool,
-    /// Connections over which bytes may still come.
-    connections: AtomicU64,
-}
-
-impl Life {
-    pub(crate) fn new(on_disk: vfs::Process) -> Life {
-        Life {
-            dead: Signal::new(false),
-            on_disk,
-            commits_left: AtomicU64::new(NEVER),
-            commits_last: AtomicBool::new(false),
-            connections: AtomicU64::new(0),
-        }
-    }
-
-    /// A connection begins, or ends.
-    pub(crate) fn count_connection(&self, begins: bool) {
-        let count = &self.connections;
-        match begins {
-            true => count.fetch_add(1, Ordering::Relaxed),
-            false => count.fetch_sub(1, Ordering::Relaxed),
-        };
-    }
-
-    /// Whether it serves somebody.
-    pub(crate) fn is_serving(&self) -> bool {
-        self.connections.load(Ordering::Relaxed) > 0
-    }
-
-    /// A transaction is about to commit; whether it must not.
-    fn refuses_commit(&self) -> bool {
-        if self.is_dead() {
-            return true;
-        }
-        let left = self.commits_left.load(Ordering::Relaxed);
-        if left == NEVER {
-            return false;
-        }
-        self.commits_left
-            .store(left.saturating_sub(1), Ordering::Relaxed);
-        if left > 1 {
-            return false;
-        }
-        self.dead.set(true);
-        !self.commits_last.load(Ordering::Relaxed)
-    }
-
-    /// Ends when the process is dead.
-    pub(crate) async fn ended(&self) {
-        tokio::select! {
-            biased;
-            _ = self.dead.wait_for(|dead| dead) => {}
-            () = self.on_disk.ended() => {}
-        }
-    }
-
-    /// Whether it is dead.
-    pub(crate) fn is_dead(&self) -> bool {
-        self.dead.get() || self.on_disk.is_dead()
-    }
-
-    /// By which an accident of the disk names it.
-    pub(crate) fn number(&self) -> u64 {
-        self.on_disk.number()
-    }
 }
 
 impl Host {
@@ -240,7 +169,7 @@ impl Host {
 
     /// Removes every change from the log that is not needed for who has just synced.
     pub(crate) async fn prune_log(&self, path: PathBuf, now_ms: i64) -> Result<(), Failed> {
-        let retention = Retention {
+        let retention = RetentionTimes {
             log_ms: 0,
             history_ms: FOREVER_MS,
             conflicts_ms: FOREVER_MS,
@@ -290,9 +219,9 @@ impl Host {
 
     /// The scenario as it is served here.
     fn scenario(&self, random: &mut Random) -> Result<Config, Failed> {
-        let limits = ["", "memory = 2000", "backlog = 1", "sync = \"10s\""];
+        let limits = ["", "memory = 2000", "backlog = 1", "sync_timeout = \"10s\""];
         let limits = random.pick(&limits).unwrap_or_default();
-        let limits = format!("{limits}\nshutdown = \"1s\"");
+        let limits = format!("{limits}\nshutdown_timeout = \"1s\"");
         let config = match self.is_live {
             true => defects::configured(scenario::live_config(&limits, self.besides)),
             false => scenario::config(&limits, self.besides),
@@ -300,7 +229,7 @@ impl Host {
         let mut config = Config::parse(&config)?;
         config.publications[0].scripts = scenario::scripts();
         // Even downloads of some rows break in the middle.
-        config.server.limits.marks = Marks {
+        config.server.limits.marks = MarkFrequency {
             bytes: 100,
             changes_after_ms: 0,
         };
@@ -360,8 +289,7 @@ impl Host {
     pub(crate) fn kill_at_commit(&self, commit: u64, takes_effect: bool) -> Option<Arc<Life>> {
         let process = self.process.borrow();
         let life = &process.as_ref()?.life;
-        life.commits_last.store(takes_effect, Ordering::Relaxed);
-        life.commits_left.store(commit, Ordering::Relaxed);
+        life.die_at_commit(commit, takes_effect);
         Some(life.clone())
     }
 
@@ -374,7 +302,7 @@ impl Host {
     /// Kills the process at once.
     pub(crate) fn kill(&self) {
         if let Some(process) = &*self.process.borrow() {
-            process.life.dead.set(true);
+            process.life.die();
         }
     }
 

@@ -8,11 +8,11 @@ use std::sync::Arc;
 use rusqlite::{Connection, OptionalExtension};
 
 use tidewater_centre::Checkpoint;
-use tidewater_centre::scope::{Held, Partitions};
+use tidewater_centre::scope::{HeldPartitions, Partitions};
 use tidewater_protocol::pack::pack_values;
 use tidewater_protocol::{ColumnType, Datum};
 
-use crate::scenario::REGIONS;
+use crate::tables::REGIONS;
 
 /// What it is called among the faults.
 pub(crate) const LIED: &str = "checkpoint claims partitions of others";
@@ -59,8 +59,8 @@ pub(crate) fn claim_all(checkpoint: &mut Checkpoint) {
 pub(crate) fn sets(checkpoint: &mut Checkpoint) -> impl Iterator<Item = &mut Partitions> {
     let rules = checkpoint.rules.iter_mut();
     rules.filter_map(|rule| match &mut rule.partitions {
-        Held::Listed(partitions) => Some(Arc::make_mut(partitions)),
-        Held::Digest(_) => None,
+        HeldPartitions::Listed(partitions) => Some(Arc::make_mut(partitions)),
+        HeldPartitions::Digest(_) => None,
     })
 }
 

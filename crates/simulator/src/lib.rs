@@ -5,13 +5,17 @@
 //! seed gives the same history to the byte. The reasons are in this crate's DESIGN.md.
 
 mod application;
+mod backup;
 mod besides;
+mod calendar;
 mod chronicle;
 mod clerk;
 mod defects;
 mod disks;
+mod failure;
 mod hierarchy;
 mod host;
+mod hunt;
 mod intruder;
 mod judge;
 pub mod kit;
@@ -26,14 +30,19 @@ mod random;
 mod range;
 mod remote;
 mod scenario;
+mod server_life;
+mod simulation;
 mod site;
+mod tables;
 mod template;
+mod users;
 mod vfs;
 mod waking;
 mod world;
 
 pub use chronicle::Ended;
-pub use defects::{Caught, Defect, HUNTED, hunt, hunt_all, listed, run_all_with, run_with};
+pub use defects::Defect;
+pub use hunt::{Caught, HUNTED, hunt, hunt_all, listed, run_all_with, run_with};
 pub use plan::Plan;
 pub use range::{Failure, Summary, run_all};
 
@@ -69,7 +78,7 @@ pub fn run(plan: Plan, readable: bool) -> Ended {
     let chronicle = runtime.block_on(async { Rc::new(Chronicle::new(readable)) });
     let played = catch_unwind(AssertUnwindSafe(|| {
         let tasks = LocalSet::new();
-        tasks.block_on(&runtime, world::play(plan, chronicle.clone()));
+        tasks.block_on(&runtime, simulation::play(plan, chronicle.clone()));
     }));
     let panicked = PANICS.with_borrow_mut(Option::take);
     if let Some(what) = panicked.or(played.err().map(|_| "a panic".to_owned())) {

@@ -16,7 +16,7 @@ use tidewater_protocol::message::{Answer, Call, CallFailed, CallKind};
 use tidewater_remote::RemoteConnection;
 use tidewater_remote::session::{Now, SessionOutcome};
 
-use crate::world::{Failed, World};
+use crate::failure::Failed;
 
 /// How long a client bears silence.
 const SILENCE: Duration = Duration::from_secs(30);
@@ -165,11 +165,11 @@ impl Line {
     /// As [`Line::turn`], where no sync is under way; then hears what was said.
     pub(crate) async fn wait(
         &mut self,
-        world: &World,
+        began: Instant,
         now: &dyn Fn() -> Now,
         until: Option<Instant>,
     ) {
-        if let Err(error) = self.turn(world.began, now, until).await {
+        if let Err(error) = self.turn(began, now, until).await {
             self.connection.handle_end(error);
         }
         self.listen();
@@ -219,7 +219,7 @@ impl Line {
     /// Nothing comes of it, though the server is there.
     pub(crate) async fn call(
         &mut self,
-        world: &World,
+        began: Instant,
         now: &dyn Fn() -> Now,
         call: &Call,
         within_ms: Option<u64>,
@@ -237,7 +237,7 @@ impl Line {
             if !self.connection.is_open() {
                 return Ok(Called::Lost);
             }
-            self.wait(world, now, Some(end)).await;
+            self.wait(began, now, Some(end)).await;
         }
         let procedure = &call.procedure;
         Err(Failed(format!("a call of {procedure} is never answered")))

@@ -4,14 +4,15 @@
 use std::rc::Rc;
 use std::time::Duration;
 
-use rusqlite::Connection;
 use tokio::time::{sleep, timeout};
 
 use crate::application::{self, Application};
-use crate::host::Host;
+use crate::calendar::DAY_MS;
+use crate::failure::Failed;
+use crate::host::{DEPLOYED, Host, PRUNED};
 use crate::random::Random;
-use crate::scenario::{DAY_MS, USERS};
-use crate::world::{Failed, World};
+use crate::users::USERS;
+use crate::world::World;
 
 const KILLED_BEFORE: &str = "server killed before a commit";
 const KILLED_AFTER: &str = "server killed after a commit";
@@ -20,8 +21,6 @@ const REPLACED: &str = "server replaced in the middle of a transfer";
 const RESTORED: &str = "centre restored to an older copy";
 pub(crate) const CLOCK: &str = "clock of a server jumped";
 const DAY_PASSED: &str = "day passed";
-pub(crate) const DEPLOYED: &str = "changed schema deployed";
-pub(crate) const PRUNED: &str = "log of changes pruned";
 const DISABLED: &str = "user disabled for a while";
 
 /// Every kind of thing that happens to servers and the centre.
@@ -211,25 +210,4 @@ async fn restore(world: &Rc<World>, backups: u64, random: &mut Random) -> Result
         host.start(world.centre_path()).await?;
     }
     Ok(())
-}
-
-/// Copies a database with what is in its write-ahead log, as a backup does.
-pub(crate) fn copy(from: &Connection, to: &std::path::Path) -> rusqlite::Result<()> {
-    let to = to.to_string_lossy();
-    from.execute("VACUUM INTO ?1", [to])?;
-    Ok(())
-}
-
-/// The last number that the centre's audit has given.
-pub(crate) fn audit_number(centre: &Connection) -> rusqlite::Result<i64> {
-    let sql = "SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = 'audit'";
-    centre.query_row(sql, [], |row| row.get(0))
-}
-
-/// What a restored centre's audit writes down comes after all that was written down before,
-/// also after what is forgotten: judges ask what came since.
-pub(crate) fn number_audit_after(centre: &Connection, number: i64) -> rusqlite::Result<()> {
-    centre.execute("DELETE FROM sqlite_sequence WHERE name = 'audit'", [])?;
-    let sql = "INSERT INTO sqlite_sequence VALUES ('audit', ?1)";
-    centre.execute(sql, [number]).map(drop)
 }

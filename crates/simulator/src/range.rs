@@ -20,7 +20,7 @@ use crate::operator;
 use crate::plan::Plan;
 use crate::remote;
 use crate::run;
-use crate::world;
+use crate::simulation;
 
 /// What a range of seeds came to.
 #[derive(Clone, Debug, Default, Serialize)]
@@ -116,7 +116,7 @@ fn kinds() -> impl Iterator<Item = &'static str> {
         hierarchy::KINDS,
         market::KINDS[0],
         market::KINDS[1],
-        &[host::EXHAUSTED, world::LOCKED],
+        &[host::EXHAUSTED, simulation::LOCKED],
     ];
     kinds.into_iter().flatten().copied()
 }

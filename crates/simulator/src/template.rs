@@ -11,16 +11,19 @@ use rusqlite::Connection;
 use tokio::time::Instant;
 
 use tidewater_centre::Centre;
-use tidewater_centre::records::{Proven, UserRecord};
+use tidewater_centre::records::{ProvenIdentity, UserRecord};
 
 use crate::besides::Besides;
+use crate::calendar::BEGIN_MS;
 use crate::defects;
 use crate::disks::CentreDisk;
+use crate::failure::Failed;
 use crate::host::Host;
 use crate::intruder::Intruder;
 use crate::random::Random;
-use crate::scenario::{self, OFFICE, USERS};
-use crate::world::{BEGIN_MS, Failed, PASSWORD};
+use crate::scenario;
+use crate::users::PASSWORD;
+use crate::users::{OFFICE, USERS};
 
 /// What there is of a centre: whether its references are looked at when a transaction ends, and
 /// what it has beside the tables of all.
@@ -78,7 +81,7 @@ pub(crate) async fn add_users(centre: &dyn Centre, users: &[&str]) -> Result<(),
             password_hash: password_hash.clone(),
             disabled: false,
             created_ms: BEGIN_MS,
-            proven: Proven::default(),
+            proven: ProvenIdentity::default(),
         };
         centre.add_user(&user).await?;
     }

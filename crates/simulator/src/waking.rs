@@ -9,11 +9,12 @@ use futures_util::stream::{FuturesUnordered, TryStreamExt};
 use tokio::time::{Instant, sleep};
 
 use crate::application::{self, Application};
+use crate::failure::Failed;
 use crate::network::Weather;
 use crate::random::Random;
 use crate::remote::Remote;
-use crate::scenario::REGIONS;
-use crate::world::{Failed, World};
+use crate::tables::REGIONS;
+use crate::world::World;
 
 /// How long a remote that stays connected may take to have what the centre has.
 const WOKEN_WITHIN: Duration = Duration::from_secs(60);

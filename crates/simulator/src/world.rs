@@ -1,67 +1,35 @@
-//! The simulated world: a centre, its servers, the network, the remotes, and what happens.
+//! The simulated world: what everybody in a simulation shares, and what all of them do with it.
 
 use std::cell::{Cell, Ref, RefCell, RefMut};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
-use std::time::Duration;
 
-use futures_util::future::{ready, try_join, try_join3};
-use futures_util::stream::{FuturesUnordered, TryStreamExt};
 use rusqlite::Connection;
 use tokio::io::DuplexStream;
-use tokio::time::{Instant, sleep};
+use tokio::time::Instant;
 
 use tidewater_remote::session::Now;
 
-use crate::application::{self, Application, Brought, Contending, Contests, FreshKeys, Wish};
+use crate::application::{self, Brought, Contending, Contests, FreshKeys};
+use crate::backup;
 use crate::besides::Differences;
+use crate::calendar::{BEGIN_MS, DAY_MS};
 use crate::chronicle::Chronicle;
-use crate::clerk;
 use crate::disks::{self, CentreDisk};
-use crate::hierarchy;
-use crate::host::Host;
+use crate::failure::Failed;
+use crate::host::{self, Host};
 use crate::intruder::Intruder;
-use crate::judge::{self, Excuses, MayRepeat, Settled, Unrecorded};
+use crate::judge::{Excuses, MayRepeat, Settled, Unrecorded};
 use crate::liar::LIED;
-use crate::market;
 use crate::network::{Farm, Traces, Weather};
-use crate::office::{self, Backend};
-use crate::operator;
+use crate::office::Backend;
 use crate::plan::Plan;
 use crate::random::Random;
-use crate::remote::Remote;
-use crate::scenario::{DAY_MS, USERS};
-use crate::template;
-use crate::waking;
-
-/// Everybody's password.
-pub(crate) const PASSWORD: &str = "correct horse";
-
-/// When every simulation begins, in milliseconds since 1970.
-pub(crate) const BEGIN_MS: i64 = 1_700_000_000_000;
+use crate::users::USERS;
 
 /// How many days may pass in which nothing happens: what remotes keep must not be too old.
 const MOST_DAYS: i64 = 3;
-
-/// After so long nothing of what went wrong is under way any more.
-const HEALING: Duration = Duration::from_secs(200);
-
-/// How often all remotes may have to sync, one after the other, until nobody uploads anything.
-const ROUNDS: usize = 6;
-
-/// A transaction of an application stays open: SQLite lets nobody else write meanwhile.
-pub(crate) const LOCKED: &str = "centre locked by a long transaction";
-
-/// A promise is broken, or something that cannot be has happened.
-#[derive(Debug)]
-pub(crate) struct Failed(pub(crate) String);
-
-impl<E: std::error::Error> From<E> for Failed {
-    fn from(error: E) -> Failed {
-        Failed(format!("unexpected: {error}"))
-    }
-}
 
 /// What everybody in a simulation shares.
 pub(crate) struct World {
@@ -86,7 +54,7 @@ pub(crate) struct World {
     centre: RefCell<Connection>,
     /// The regions that a user has had at any time.
     ever_held: RefCell<BTreeMap<&'static str, BTreeSet<i64>>>,
-    may_repeat: RefCell<MayRepeat>,
+    pub(crate) may_repeat: RefCell<MayRepeat>,
     /// What was written while nothing tracked its table.
     unrecorded: RefCell<Unrecorded>,
     /// What was pending somewhere when the centre was restored.
@@ -96,250 +64,64 @@ pub(crate) struct World {
     settled: RefCell<Settled>,
     differences: Rc<Differences>,
     /// What applications of the centre have made of the tables that only some worlds have.
-    contests: RefCell<Contests>,
+    pub(crate) contests: RefCell<Contests>,
     /// What others made of them on devices that are gone, or forgot it.
-    doubtful: RefCell<Contests>,
+    pub(crate) doubtful: RefCell<Contests>,
     /// Applications that have got another device while a copy of the first one's file lives on.
     pub(crate) in_two_files: RefCell<BTreeSet<String>>,
     /// What judges requests.
     pub(crate) backend: RefCell<Backend>,
 }
 
-/// Runs a simulation from beginning to end.
-pub(crate) async fn play(plan: Plan, chronicle: Rc<Chronicle>) {
-    let mut played = simulate(plan, &chronicle).await;
-    if played.is_ok() && plan.has_hierarchy() {
-        played = hierarchy::play(plan, &chronicle).await;
-    }
-    if played.is_ok() && plan.has_market() {
-        played = market::play(plan, &chronicle).await;
-    }
-    if let Err(Failed(what)) = played {
-        chronicle.failed(what);
-    }
-}
-
-async fn simulate(plan: Plan, chronicle: &Rc<Chronicle>) -> Result<(), Failed> {
-    let mut random = Random::new(plan.seed);
-    let disk = CentreDisk::new(random.fork());
-    let besides = plan.besides();
-    disk.put(template::centre((random.percent(25), besides)));
-    let path = disk.path();
-    let began = Instant::now();
-    let intruder = Intruder::new(random.fork());
-    let servers = random.between(1, 3) as usize;
-    let hosts: Vec<Host> = (0..servers)
-        .map(|place| Host::new(place, began, random.fork(), intruder.clone()))
-        .map(|host| host.live(plan.is_live()).with(besides))
-        .collect();
-    let world = Rc::new(World {
-        plan,
-        chronicle: chronicle.clone(),
-        keys: FreshKeys::new(),
-        disk,
-        began,
-        hosts,
-        next_host: Cell::new(0),
-        centre: RefCell::new(application::open(&path)?),
-        days_passed: Cell::new(0),
-        is_healed: Cell::new(false),
-        is_over: Cell::new(false),
-        restorations: Cell::new(0),
-        ever_held: RefCell::default(),
-        may_repeat: RefCell::default(),
-        unrecorded: RefCell::default(),
-        may_return: RefCell::default(),
-        intruder,
-        settled: RefCell::default(),
-        differences: Rc::default(),
-        contests: RefCell::default(),
-        doubtful: RefCell::default(),
-        in_two_files: RefCell::default(),
-        backend: RefCell::default(),
-    });
-    for host in &world.hosts {
-        host.start(world.centre_path()).await?;
-    }
-    // Another chance, so that what is beside the syncs does not shift them.
-    let mut other = Random::new(plan.seed ^ 0x6f66_6669_6365);
-    let lived = match plan.is_live() {
-        true => {
-            let provided = office::provide(&world, other.fork());
-            try_join(live(&world, &mut random, other), provided)
-                .await
-                .map(drop)
-        }
-        false => live(&world, &mut random, other).await,
-    };
-    let mut stopped = Ok(());
-    for host in &world.hosts {
-        stopped = stopped.and(host.stop(chronicle).await);
-    }
-    lived.and(stopped)
-}
-
-/// Everybody does as the seed says; then the world heals, and is judged.
-async fn live(world: &Rc<World>, random: &mut Random, mut other: Random) -> Result<(), Failed> {
-    world.note_held()?;
-    let mut remotes = Vec::new();
-    for number in 0..world.plan.remotes {
-        let user = USERS[(number % USERS.len() as u64) as usize];
-        let name = format!("r{number}");
-        remotes.push(Remote::new(world, name, user, random.fork())?);
-    }
-    let lives = remotes.iter().map(|remote| {
-        let (own, other) = (random.fork(), random.fork());
-        let steps = world.plan.steps;
-        try_join(remote.live(own, steps), remote.disturb(other, steps / 2))
-    });
-    // Not in their order: whoever finds something first ends the simulation.
-    let lives: FuturesUnordered<_> = lives.collect();
-    let lives = lives.try_for_each(|_| ready(Ok(())));
-    let mut application = Application::new(
-        application::open(&world.centre_path())?,
-        "centre".into(),
-        random.fork(),
-        false,
-    );
-    application.contends(world.contending());
-    let steps = world.plan.centre_steps;
-    let centre_life = world.centre_life(application, random.fork(), steps);
-    let operated = operator::operate(world, random.fork(), world.plan.accidents);
-    let calls = match world.plan.is_live() {
-        true => other.below(6),
-        false => 0,
-    };
-    let called = office::call(world, other.fork(), calls);
-    let lived = try_join3(lives, centre_life, operated);
-    let mut clerk = Random::new(world.plan.seed ^ 0x0063_6c65_726b);
-    let settled = clerk::settle(world, clerk.fork(), world.plan.settlings());
-    let (_, called, ()) = try_join3(lived, called, settled).await?;
-    world.is_healed.set(true);
-    world.chronicle.note("the world heals");
-    world.intruder.leave();
-    sleep(HEALING).await;
-    clerk::settle(world, clerk, world.plan.settlings() / 4).await?;
-    let twins: Vec<_> = remotes.iter().filter_map(|remote| remote.twin()).collect();
-    remotes.extend(twins);
-    come_to_rest(world, &remotes, random).await?;
-    let found = judge::applied_twice(
-        &world.centre_connection(),
-        &world.may_repeat.borrow(),
-        &world.settled(),
-        world.plan.besides(),
-    )?;
-    found.map_or(Ok(()), |found| Err(Failed(found)))?;
-    if world.has_one_history() {
-        let centre = world.centre_connection();
-        if !world.is_followed() {
-            world.unrecorded().let_all_lose();
-        }
-        for remote in &remotes {
-            let mut unrecorded = world.unrecorded();
-            unrecorded.let_lose_all_of(remote.authors_without_history());
-        }
-        let unrecorded = world.unrecorded();
-        let lost = judge::lost_against_nobody(&centre, &unrecorded)?;
-        let settled = world.settled();
-        let found = judge::lost_and_taken(&centre, &settled)?.or(lost);
-        let found = found.or(judge::written_otherwise(&centre)?);
-        let found = found.or(judge::replayed_for_nothing(&centre)?);
-        let found = found.or(judge_contests(world, &remotes)?);
-        found.map_or(Ok(()), |found| Err(Failed(found)))?;
-    }
-    for remote in &remotes {
-        remote.judge_at_rest()?;
-    }
-    if world.plan.is_live() {
-        judge_calls(world, &called)?;
-        waking::wake(world, &remotes, other).await?;
-    }
-    world.is_over.set(true);
-    Ok(())
-}
-
-/// What must have become of changes where conflicts are resolved, and of what a handler judges.
-fn judge_contests(world: &World, remotes: &[Rc<Remote>]) -> Result<Option<String>, Failed> {
-    let (centre, besides) = (world.centre_connection(), world.plan.besides());
-    let (settled, doubtful) = (world.settled(), world.doubtful.borrow());
-    if besides.resolves() {
-        for (kind, times) in judge::resolved(&centre)? {
-            (0..times).for_each(|_| world.chronicle.fault(kind));
-        }
-        let mut all = world.contests.borrow().clone();
-        remotes.iter().for_each(|it| all.add_written(it.contests()));
-        if let Some(found) = judge::miscounted(&centre, besides, &all, &doubtful)? {
-            return Ok(Some(found));
-        }
-        if let Some(found) = judge::stood_for_nothing(&centre, &settled)? {
-            return Ok(Some(found));
-        }
-    }
-    let backend = world.backend.borrow();
-    for remote in remotes {
-        let own = remote.contests();
-        let mut found = judge::lost_field(&centre, besides, &own, &doubtful)?;
-        found = found.or(judge::lost_request(&centre, &own, &doubtful, &backend)?);
-        if let Some(found) = found {
-            return Ok(Some(format!("{}: {found}", remote.name)));
-        }
-    }
-    if besides.is_judged {
-        let several: Vec<String> = remotes
-            .iter()
-            .flat_map(|it| it.in_several_files())
-            .collect();
-        return Ok(judge::handled_otherwise(
-            &centre, &backend, &settled, &several,
-        )?);
-    }
-    Ok(None)
-}
-
-/// What must have become of all calls and events; `called`: those that programs made.
-fn judge_calls(world: &World, called: &[Wish]) -> Result<(), Failed> {
-    let (centre, excuses) = (world.centre_connection(), world.excuses());
-    let mut found = None;
-    for wish in called {
-        found = found.or(wish.misdone(true, None, &centre, excuses)?);
-    }
-    if !excuses.pruned {
-        found = found.or(judge::done_twice(&centre)?);
-    }
-    // What a failing disk has made fail may come again with an old connection, after others.
-    if !excuses.pruned && !excuses.restored && !excuses.disk {
-        found = found.or(judge::out_of_order(&centre, &world.in_two_files.borrow())?);
-    }
-    found.map_or(Ok(()), |found| Err(Failed(found)))
-}
-
-/// Everybody syncs until nobody's sync changes anything in the centre: what the last one
-/// uploads, the first one does not have, and a remote that learns late that its file was
-/// copied goes on as a new one, with what had been refused to it.
-async fn come_to_rest(
-    world: &Rc<World>,
-    remotes: &[Rc<Remote>],
-    random: &mut Random,
-) -> Result<(), Failed> {
-    for _ in 0..ROUNDS {
-        let state = || -> Result<_, Failed> {
-            let centre = world.centre_connection();
-            Ok((judge::audited(&centre)?, judge::events(&centre)?))
-        };
-        let before = state()?;
-        for remote in remotes {
-            remote.settle(random).await?;
-        }
-        if state()? == before {
-            return Ok(());
-        }
-    }
-    Err(Failed(format!(
-        "I6: something is uploaded in each of {ROUNDS} rounds"
-    )))
-}
-
 impl World {
+    /// A world whose centre is on this disk, before any of its servers has started.
+    pub(crate) fn new(
+        plan: Plan,
+        chronicle: &Rc<Chronicle>,
+        disk: CentreDisk,
+        (began, hosts): (Instant, Vec<Host>),
+        intruder: Intruder,
+    ) -> Result<Rc<World>, Failed> {
+        let centre = RefCell::new(application::open(&disk.path())?);
+        Ok(Rc::new(World {
+            plan,
+            chronicle: chronicle.clone(),
+            keys: FreshKeys::new(),
+            disk,
+            began,
+            hosts,
+            next_host: Cell::new(0),
+            centre,
+            days_passed: Cell::new(0),
+            is_healed: Cell::new(false),
+            is_over: Cell::new(false),
+            restorations: Cell::new(0),
+            ever_held: RefCell::default(),
+            may_repeat: RefCell::default(),
+            unrecorded: RefCell::default(),
+            may_return: RefCell::default(),
+            intruder,
+            settled: RefCell::default(),
+            differences: Rc::default(),
+            contests: RefCell::default(),
+            doubtful: RefCell::default(),
+            in_two_files: RefCell::default(),
+            backend: RefCell::default(),
+        }))
+    }
+
+    /// Nothing happens by accident from now on.
+    pub(crate) fn heal(&self) {
+        self.is_healed.set(true);
+        self.chronicle.note("the world heals");
+        self.intruder.leave();
+    }
+
+    /// Programs of the office end from now on.
+    pub(crate) fn end(&self) {
+        self.is_over.set(true);
+    }
+
     /// The time as remotes know it.
     pub(crate) fn now(&self) -> Now {
         let elapsed_ms = self.chronicle.elapsed_ms();
@@ -426,7 +208,7 @@ impl World {
     pub(crate) fn excuses(&self) -> Excuses {
         Excuses {
             restored: self.restorations.get() > 0,
-            pruned: self.chronicle.has_happened(operator::PRUNED),
+            pruned: self.chronicle.has_happened(host::PRUNED),
             disk: disks::FAILING_CENTRE
                 .iter()
                 .any(|kind| self.chronicle.has_happened(kind)),
@@ -446,7 +228,7 @@ impl World {
 
     /// Copies the centre as it is now.
     pub(crate) fn back_up(&self, number: u64) -> Result<(), Failed> {
-        Ok(operator::copy(
+        Ok(backup::copy(
             &self.centre_connection(),
             &self.disk.backup(number),
         )?)
@@ -456,12 +238,12 @@ impl World {
     pub(crate) fn restore(&self, backup: u64) -> Result<(), Failed> {
         let number = self.restorations.get() + 1;
         self.restorations.set(number);
-        let numbered = operator::audit_number(&self.centre_connection())?;
+        let numbered = backup::audit_number(&self.centre_connection())?;
         self.disk.restore(backup, number);
         let connection = application::open(&self.centre_path())?;
         // As in the original.
         connection.pragma_update(None, "journal_mode", "wal")?;
-        operator::number_audit_after(&connection, numbered)?;
+        backup::number_audit_after(&connection, numbered)?;
         *self.centre.borrow_mut() = connection;
         self.note_held()
     }
@@ -475,7 +257,7 @@ impl World {
     /// Whether servers know what happened since any checkpoint that a remote may present, and
     /// send nothing else.
     pub(crate) fn is_followed(&self) -> bool {
-        let mut breaks = [operator::PRUNED, operator::DEPLOYED, LIED].into_iter();
+        let mut breaks = [host::PRUNED, host::DEPLOYED, LIED].into_iter();
         self.has_one_history() && !breaks.any(|kind| self.chronicle.has_happened(kind))
     }
 
@@ -564,44 +346,12 @@ impl World {
         held.get(user).cloned().unwrap_or_default()
     }
 
-    fn note_held(&self) -> Result<(), Failed> {
+    /// Notes which regions users have from now on.
+    pub(crate) fn note_held(&self) -> Result<(), Failed> {
         for user in USERS {
             let regions = self.regions(user)?;
             let mut held = self.ever_held.borrow_mut();
             held.entry(user).or_default().extend(regions);
-        }
-        Ok(())
-    }
-
-    async fn centre_life(
-        &self,
-        mut application: Application,
-        mut random: Random,
-        steps: u64,
-    ) -> Result<(), Failed> {
-        for _ in 0..steps {
-            sleep(Duration::from_millis(random.below(3_000))).await;
-            application.reconnect(&self.centre_path())?;
-            if random.percent(40) {
-                application.administer(USERS)?;
-                self.note_held()?;
-                for user in USERS {
-                    let regions = self.regions(user)?;
-                    self.chronicle
-                        .note(&format!("{user} has the regions {regions:?}"));
-                }
-                continue;
-            }
-            let mut touched = application.begin(&self.keys, &[1, 2, 3, 4])?;
-            if !touched.is_empty() && random.percent(10) {
-                self.chronicle.fault(LOCKED);
-                sleep(Duration::from_millis(random.below(15_000))).await;
-            }
-            touched = application.commit(touched)?;
-            let contests = application.contests();
-            self.contests.borrow_mut().committed(contests);
-            self.chronicle
-                .note(&format!("the centre edits {touched:?} {contests:?}"));
         }
         Ok(())
     }

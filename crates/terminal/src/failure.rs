@@ -9,7 +9,7 @@ use std::path::Path;
 use tidewater_centre::CentreError;
 use tidewater_client::{CallError, ClientError, DeviceError, RemoteError};
 use tidewater_protocol::Code;
-use tidewater_server::ServerError;
+use tidewater_server::{ConfigError, ServerError};
 
 /// Why a command did not do what it was asked.
 #[derive(Debug)]
@@ -82,6 +82,12 @@ impl std::error::Error for Failure {}
 
 impl From<CentreError> for Failure {
     fn from(error: CentreError) -> Failure {
+        Failure::new(error.code(), error.to_string(), error.hint())
+    }
+}
+
+impl From<ConfigError> for Failure {
+    fn from(error: ConfigError) -> Failure {
         Failure::new(error.code(), error.to_string(), error.hint())
     }
 }

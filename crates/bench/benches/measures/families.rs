@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
 use tidewater_centre::{PublicationSpec, UploadOutcome};
-use tidewater_centre_conformance::remote::{Change, Remote, insert, update};
+use tidewater_centre_conformance::remote::{RowChange, TestRemote, insert, update};
 use tidewater_centre_conformance::world::{everyone, publication};
 use tidewater_server::databases::connect;
 
@@ -75,7 +75,7 @@ async fn measure(url: &str, bad: Bad) -> anyhow::Result<[Duration; 2]> {
     let specs: [PublicationSpec; 1] = [publication("bench", tables.to_vec())];
     centre.deploy(&specs, false, 0).await?;
     let schemas = centre.load(&specs).await?;
-    let mut remote = Remote::of(schemas[0].clone(), centre.worker().await?, "anna");
+    let mut remote = TestRemote::with_worker(schemas[0].clone(), centre.worker().await?, "anna");
     let kind_and_amount = |id: i64| match bad {
         _ if id % 3 != 0 => "1|7",
         Bad::Reference => "9|7",
@@ -106,8 +106,8 @@ async fn measure(url: &str, bad: Bad) -> anyhow::Result<[Duration; 2]> {
 
 /// Uploads; `taken` are the inserts and updates that have to be.
 async fn timed(
-    remote: &mut Remote,
-    changes: &[Change],
+    remote: &mut TestRemote,
+    changes: &[RowChange],
     taken: [u64; 2],
 ) -> anyhow::Result<Duration> {
     let upload = remote.next_upload(changes);

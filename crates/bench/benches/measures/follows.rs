@@ -9,9 +9,9 @@ use tempfile::TempDir;
 use tokio::runtime::Runtime;
 
 use tidewater_centre::download::{
-    DownloadJob, DownloadOutcome, DownloadSink, DownloadStart, DownloadSubscription, Marks,
+    DownloadJob, DownloadOutcome, DownloadSink, DownloadStart, DownloadSubscription, MarkFrequency,
 };
-use tidewater_centre::records::Claims;
+use tidewater_centre::records::UserClaims;
 use tidewater_centre::{
     Centre, CentreError, PublicationSpec, RuleSpec, ScriptNotes, SyncContext, TableSpec,
 };
@@ -296,14 +296,14 @@ async fn downloaded(place: &Place, user: &str) -> anyhow::Result<Duration> {
     let schemas = place.centre.load(specs).await?;
     let mut worker = place.centre.worker().await?;
     let job = DownloadJob {
-        marks: Marks::default(),
+        marks: MarkFrequency::default(),
         only_opens: false,
         context: SyncContext {
             user: user.into(),
             remote_id: RemoteId([7; 16]),
             now_ms: 0,
             parameters: Arc::default(),
-            claims: Claims::default(),
+            claims: UserClaims::default(),
             scripts: ScriptNotes::default(),
             given: None,
         },

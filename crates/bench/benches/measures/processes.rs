@@ -13,7 +13,7 @@ use anyhow::Context;
 use tempfile::TempDir;
 
 use tidewater_carrier::{Compression, CompressionOptions};
-use tidewater_centre::records::{Proven, UserRecord};
+use tidewater_centre::records::{ProvenIdentity, UserRecord};
 use tidewater_client::{Remote, SyncDirection};
 use tidewater_purchase as purchase;
 use tidewater_server::{Config, Environment, Server, hash_password};
@@ -95,7 +95,7 @@ pub(crate) async fn add_user(
         password_hash: hash_password(&Environment::real(), PASSWORD)?,
         disabled: false,
         created_ms: now_ms(),
-        proven: Proven::default(),
+        proven: ProvenIdentity::default(),
     };
     centre.add_user(&user).await?;
     Ok(())

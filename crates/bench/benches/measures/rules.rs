@@ -14,7 +14,7 @@ use tokio_postgres::Client;
 use tidewater_centre::ScriptSpec;
 use tidewater_client::Remote;
 use tidewater_server::databases::connect;
-use tidewater_server::{Config, Environment, Running, Server};
+use tidewater_server::{Config, Environment, RunningServer, Server};
 
 use crate::measure::{Samples, at_most, goal, line, of_rates};
 use crate::processes::{self, PASSWORD, add_user};
@@ -46,7 +46,7 @@ const RESOLVERS: [&str; 11] = [
 struct Place<'r> {
     runtime: &'r Runtime,
     client: Client,
-    running: Running,
+    running: RunningServer,
     remotes: TempDir,
 }
 

@@ -12,7 +12,7 @@ pub(crate) use self::postgres::connect;
 use std::ops::Range;
 
 use anyhow::Context;
-use tidewater_centre::records::{Proven, UserRecord};
+use tidewater_centre::records::{ProvenIdentity, UserRecord};
 use tidewater_purchase::FIRST_PURCH_ID;
 use tidewater_server::{Config, Environment};
 
@@ -122,7 +122,7 @@ pub(crate) struct History {
 
 /// Opens what a URL names, for one bench at a time.
 pub(crate) fn open(url: &str) -> anyhow::Result<Box<dyn Base>> {
-    tidewater_server::databases::check_url(url)?;
+    tidewater_server::config::DatabaseUrl::parse(url)?;
     let mut base: Box<dyn Base> = match url.strip_prefix("sqlite:") {
         Some(path) => Box::new(sqlite::Sqlite::open(url, path)?),
         None => Box::new(postgres::Postgres::connect(url)?),
@@ -230,7 +230,7 @@ pub(crate) fn add_users(base: &dyn Base, names: &[String], hash: &str) -> anyhow
         password_hash: hash.into(),
         disabled: false,
         created_ms: now_ms(),
-        proven: Proven::default(),
+        proven: ProvenIdentity::default(),
     };
     let users: Vec<UserRecord> = names.iter().map(user).collect();
     runtime()?.block_on(async {

@@ -11,6 +11,7 @@ use tidewater_purchase::{Purchase, load_sqlite, purchases};
 use crate::gate::{Cell, PendingTable};
 use crate::own::{Multiplied, is_in};
 use crate::report::Operation;
+use crate::sql_name::quoted;
 
 /// Changes all rows of an employee; `times` tells how often they were updated before.
 pub(crate) fn edit(
@@ -108,11 +109,6 @@ pub(super) fn replay(
         }
     }
     Ok(transaction.commit()?)
-}
-
-/// A name as SQL spells it.
-pub(crate) fn quoted(name: &str) -> String {
-    format!("\"{}\"", name.replace('"', "\"\""))
 }
 
 impl ToSql for Cell {

@@ -17,7 +17,7 @@ use std::time::Duration;
 use anyhow::{Context, bail};
 use tempfile::TempDir;
 
-pub(crate) use self::edits::{edit, quoted};
+pub(crate) use self::edits::edit;
 pub(crate) use self::remotes::{employee, room, user};
 
 use self::remotes::Share;

@@ -12,7 +12,6 @@ use std::path::Path;
 
 use crate::base::Base;
 use crate::machine;
-use crate::measure::ALL;
 use crate::report::{Limit, Operation, Run};
 use crate::spread::Spread;
 use crate::supervisor::Watcher;
@@ -64,7 +63,7 @@ pub(crate) fn measure(
     let mut known = Vec::new();
     for run in runs {
         let is_new = !known.contains(&run.rows_per_sync);
-        if !is_new || !ALL.contains(&run.operation) {
+        if !is_new || !Operation::TIMED.contains(&run.operation) {
             continue;
         }
         known.push(run.rows_per_sync);
@@ -100,7 +99,7 @@ fn of(
     watcher.check()?;
     let remotes = remotes::measure(files, load, cores)?;
     let limit = |number: usize| {
-        let operation = ALL[number];
+        let operation = Operation::TIMED[number];
         let rate = |seconds: f64| load.all_rows() as f64 / seconds.max(1e-9);
         let (database, remote) = (rate(database[number]), rate(remotes[number]));
         let both = 1.0 / (1.0 / database + 1.0 / remote);
@@ -113,7 +112,7 @@ fn of(
             share: reached(runs, operation, load.rows).map(|reached| reached / both),
         }
     };
-    Ok((0..ALL.len()).map(limit).collect())
+    Ok((0..Operation::TIMED.len()).map(limit).collect())
 }
 
 /// What Tidewater reached, rows a second.

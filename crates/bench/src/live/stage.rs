@@ -11,7 +11,7 @@ use anyhow::Context;
 use tempfile::TempDir;
 
 use super::LiveOptions;
-use super::client::{Job, Kind, Outcome};
+use super::client::{Job, Kind, Outcome, USER};
 use crate::base::{self, Base};
 use crate::driver::{employee, user};
 use crate::error::BadInput;
@@ -20,9 +20,6 @@ use crate::password::Password;
 use crate::processes::raise_open_files;
 use crate::program::{find_tidewater, own_program};
 use crate::server::{ServerProcess, Settings};
-
-/// The user as whom programs sign in.
-pub(super) const USER: &str = "bench-0";
 
 /// Connections beside those of remotes.
 const OTHER_CONNECTIONS: u32 = 1_000;

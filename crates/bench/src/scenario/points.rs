@@ -4,7 +4,7 @@ use tidewater_carrier::Compression;
 
 use crate::error::BadInput;
 use crate::gate::Retry;
-use crate::measure::{ALL, Plan};
+use crate::measure::Plan;
 use crate::options::{Options, Scenario, Tracking, Workers};
 use crate::processes;
 use crate::report::{Operation, Point};
@@ -102,7 +102,7 @@ fn case(options: &Options, point: Point, remotes: u32, rows: u32, sets: u32) -> 
             remotes,
             rows,
             sets,
-            operations: ALL.to_vec(),
+            operations: Operation::TIMED.to_vec(),
             retry: options.retries.first().copied().unwrap_or(Retry::Advised),
         },
         settings: settings(options),

@@ -5,9 +5,9 @@ use std::ops::Range;
 
 use crate::fleet::{Fleet, group};
 use crate::gate::{Group, Retry, Task};
-use crate::measure::{ALL, Plan, Sum, check, clear, edit, sync};
+use crate::measure::{Plan, Sum, check, clear, edit, sync};
 use crate::options::{Options, Scenario};
-use crate::report::{Point, Run};
+use crate::report::{Operation, Point, Run};
 
 /// 4,800 baud.
 const BYTES_PER_SECOND: u64 = 480;
@@ -40,7 +40,7 @@ pub(super) fn measure(fleet: &mut Fleet<'_>, plan: &Plan, round: u32) -> anyhow:
     }
     fleet.remotes(plan.remotes + beside(options))?;
     let mut runs = Vec::new();
-    for operation in ALL {
+    for operation in Operation::TIMED {
         edit(fleet, &all, operation)?;
         let groups = all.iter().enumerate().map(|(number, (remotes, rows))| {
             let is_slow = number == 1;

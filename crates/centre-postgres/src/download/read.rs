@@ -10,19 +10,19 @@ use tokio_postgres::{Client, Error};
 use tidewater_protocol::{Code, ColumnType, Datum, Value};
 
 use super::{new_entries, xmin};
-use crate::acting::Acting;
+use crate::acting::AssumedRole;
 use crate::array::Array;
 use crate::calls;
-use crate::connection::{Connection, refused};
+use crate::connection::{PostgresConnection, refused};
 use crate::decoder::{RowDecoder, recycle};
 use crate::publication::{PublishedTable, TableRule};
 use crate::quote::literal;
 use crate::scope::{partition_arrays, partition_types};
 use crate::script_times;
-use crate::values::Kind;
-use tidewater_centre::engine::download::{Bound, Order, Part, TakeKey, TakeRow};
+use crate::values::ValueKind;
+use tidewater_centre::engine::download::{KeyOrder, RuleRows, TakeKey, TakeRow, WindowBound};
 use tidewater_centre::engine::exact::unpack;
-use tidewater_centre::engine::publication::Rule;
+use tidewater_centre::engine::publication::RowRule;
 use tidewater_centre::engine::scripts;
 use tidewater_centre::error::CentreError;
 use tidewater_centre::scope::RuleScope;
@@ -48,15 +48,15 @@ type Partitions<'a> = &'a [Option<Vec<&'a [u8]>>];
 /// Reads a table of a publication, under a role.
 pub(super) struct Reader<'p> {
     pub(super) table: &'p PublishedTable,
-    pub(super) acting: Acting,
+    pub(super) acting: AssumedRole,
 }
 
 impl Reader<'_> {
     /// Reads whole partitions of a table.
     pub(super) async fn copy_rows(
         &self,
-        connection: &Connection,
-        part: &Part<'_>,
+        connection: &PostgresConnection,
+        part: &RuleRows<'_>,
         types: &[ColumnType],
         take: TakeRow<'_>,
     ) -> Result<(), CentreError> {
@@ -133,7 +133,7 @@ impl Reader<'_> {
     /// Whether the rows of the table may weigh so much.
     pub(super) async fn may_weigh(
         &self,
-        connection: &mut Connection,
+        connection: &mut PostgresConnection,
         bytes: u64,
     ) -> Result<bool, CentreError> {
         // So many rows weigh more, and need not be asked for.
@@ -169,9 +169,9 @@ impl Reader<'_> {
     /// Reads rows that meet conditions in the order of their keys. COPY takes no parameters.
     async fn in_order(
         &self,
-        connection: &Connection,
+        connection: &PostgresConnection,
         conditions: &[String],
-        order: &Order<'_>,
+        order: &KeyOrder<'_>,
         take: TakeRow<'_>,
     ) -> Result<(), CentreError> {
         let table = self.table;
@@ -216,8 +216,8 @@ impl Reader<'_> {
     /// Reads what the query of a script yields.
     pub(super) async fn script(
         &self,
-        connection: &mut Connection,
-        statement: &scripts::Statement,
+        connection: &mut PostgresConnection,
+        statement: &scripts::ScriptStatement,
         values: &[Value],
         take: TakeRow<'_>,
     ) -> Result<(), CentreError> {
@@ -228,7 +228,7 @@ impl Reader<'_> {
         let rows = self.enter(client, client.query_raw(&prepared, arguments));
         let mut rows = pin!(rows.await.map_err(error)?);
         let columns = prepared.columns().iter();
-        let mut decoder = RowDecoder::new(columns.map(|it| Kind::of(it.type_().oid())));
+        let mut decoder = RowDecoder::new(columns.map(|it| ValueKind::from_oid(it.type_().oid())));
         let mut values = Vec::with_capacity(prepared.columns().len());
         while let Some(row) = rows.try_next().await.map_err(error)? {
             let mut datums = recycle(values);
@@ -242,9 +242,9 @@ impl Reader<'_> {
     /// Reads what changed since a snapshot, but for what one version wrote.
     pub(super) async fn changes(
         &self,
-        connection: &mut Connection,
+        connection: &mut PostgresConnection,
         (since, own_version): (&str, &str),
-        (asked, order): (Partitions<'_>, Option<&Order<'_>>),
+        (asked, order): (Partitions<'_>, Option<&KeyOrder<'_>>),
         take: TakeKey<'_>,
     ) -> Result<(), CentreError> {
         let table = self.table;
@@ -323,7 +323,7 @@ impl Reader<'_> {
     /// application's tables for a remote may not, and must not, read the logs.
     async fn changes_by_keys(
         &self,
-        connection: &mut Connection,
+        connection: &mut PostgresConnection,
         keys: &str,
         parameters: &[&(dyn ToSql + Sync)],
         take: TakeKey<'_>,
@@ -364,7 +364,7 @@ impl Reader<'_> {
     /// Reads the rows of keys.
     pub(super) async fn by_keys(
         &self,
-        connection: &mut Connection,
+        connection: &mut PostgresConnection,
         asked: &[Vec<Datum<'_>>],
         take: TakeKey<'_>,
     ) -> Result<(), CentreError> {
@@ -416,7 +416,7 @@ impl Reader<'_> {
     /// Reads a result of keys, whether there is a row (NULL if not), and the row.
     async fn stream_rows(
         &self,
-        connection: &Connection,
+        connection: &PostgresConnection,
         statement: &tokio_postgres::Statement,
         parameters: Vec<&(dyn ToSql + Sync)>,
         take: TakeKey<'_>,
@@ -474,7 +474,7 @@ impl Reader<'_> {
 pub(in super::super) fn held_rows(
     table: &PublishedTable,
     number: usize,
-    rule: &Rule,
+    rule: &RowRule,
     scope: &RuleScope,
 ) -> Result<String, CentreError> {
     let of_table = &table.rules[number];
@@ -487,7 +487,7 @@ pub(in super::super) fn held_rows(
         });
     }
     for (window, (of_window, &from)) in rule.windows.iter().zip(&scope.lows).enumerate() {
-        let bound = Bound {
+        let bound = WindowBound {
             window,
             from,
             to: None,
@@ -501,7 +501,11 @@ pub(in super::super) fn held_rows(
 }
 
 /// Whether a row is in these windows.
-fn window_conditions(rule: &TableRule, bound: &Bound, column_type: ColumnType) -> Vec<String> {
+fn window_conditions(
+    rule: &TableRule,
+    bound: &WindowBound,
+    column_type: ColumnType,
+) -> Vec<String> {
     let (alias, _, column) = &rule.windows[bound.window];
     let value = |position: i64| {
         let text = match column_type {

@@ -8,16 +8,16 @@ use futures_util::{SinkExt, future};
 
 use tidewater_protocol::{Datum, Op, RowsReader, UnpackedRow};
 
-use super::Live;
+use super::LiveTable;
 use super::fitness::{is_exact, obstacle};
 use super::refusal::may_be_data_error;
 use super::sql::Incoming;
-use crate::connection::{Connection, refused};
+use crate::connection::{PostgresConnection, refused};
 use crate::decoder::recycle;
 use crate::quote::ident_list;
-use crate::values::Kind;
-use tidewater_centre::engine::upload::incoming::malformed;
-use tidewater_centre::engine::upload::rows::MayWrite;
+use crate::values::ValueKind;
+use tidewater_centre::engine::upload::incoming_rows::malformed;
+use tidewater_centre::engine::upload::upload_writer::MayWrite;
 use tidewater_centre::error::CentreError;
 
 /// What goes into one message of COPY.
@@ -28,7 +28,7 @@ const HEADER: &[u8; 19] = b"PGCOPY\n\xff\r\n\0\0\0\0\0\0\0\0\0";
 const TRAILER: &[u8; 2] = b"\xff\xff";
 
 /// Whether the table takes COPY at all.
-pub(super) fn is_possible(incoming: &Incoming<'_>, live: Live) -> bool {
+pub(super) fn is_possible(incoming: &Incoming<'_>, live: LiveTable) -> bool {
     let columns = &incoming.table.columns;
     // COPY does not tell under which keys the rows are now.
     !live.edits_inserts
@@ -36,7 +36,7 @@ pub(super) fn is_possible(incoming: &Incoming<'_>, live: Live) -> bool {
         && incoming
             .written
             .iter()
-            .all(|&index| columns[index].kind != Kind::Other)
+            .all(|&index| columns[index].kind != ValueKind::Other)
 }
 
 /// The statement that copies rows into a table.
@@ -54,7 +54,7 @@ fn statement(incoming: &Incoming<'_>) -> String {
 /// Copies all inserts of a table into it, inside a savepoint. Gives whether they are there exactly as
 /// they were uploaded; `None` if none is there, and the statements have to tell.
 pub(super) async fn copy_in(
-    connection: &mut Connection,
+    connection: &mut PostgresConnection,
     incoming: &Incoming<'_>,
     may_write: &mut MayWrite<'_>,
 ) -> Result<Option<bool>, CentreError> {

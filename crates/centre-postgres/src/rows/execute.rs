@@ -8,14 +8,14 @@ use super::statements::as_parameters;
 use super::{Result, UploadRows};
 use crate::array::Array;
 use crate::connection::{centre_error, refused};
-use tidewater_centre::engine::upload::rows::Refusal;
+use tidewater_centre::engine::upload::upload_writer::RefusalReason;
 
 /// The outcome of a statement in a savepoint.
-pub(super) enum Executed {
+pub(super) enum StatementOutcome {
     Rows(Vec<Row>),
-    Failed(Refusal),
+    Failed(RefusalReason),
     /// The role may write no row at all so.
-    Denied(Refusal),
+    Denied(RefusalReason),
 }
 
 impl UploadRows<'_> {
@@ -24,7 +24,7 @@ impl UploadRows<'_> {
         &self,
         statement: &Statement,
         arrays: &[Array],
-    ) -> Result<Executed> {
+    ) -> Result<StatementOutcome> {
         let (client, acting) = (self.connection.client(), &self.acting);
         let error = |error| refused("applying rows of an upload")(error);
         let parameters = as_parameters(arrays);
@@ -40,7 +40,7 @@ impl UploadRows<'_> {
         let refusal = match result {
             Ok(rows) => {
                 released.map_err(error)?;
-                return Ok(Executed::Rows(rows));
+                return Ok(StatementOutcome::Rows(rows));
             }
             Err(refusal) => refusal,
         };
@@ -53,7 +53,7 @@ impl UploadRows<'_> {
         let of_rows = reason(data);
         if is_data_error(&refusal) {
             self.undo_batch().await?;
-            return Ok(Executed::Failed(of_rows));
+            return Ok(StatementOutcome::Failed(of_rows));
         }
         client
             .batch_execute("ROLLBACK TO tidewater_batch")
@@ -62,8 +62,8 @@ impl UploadRows<'_> {
         let is_well = self.runs_without_rows(statement, arrays).await;
         self.undo_batch().await?;
         match (is_well, is_denied) {
-            (true, _) => Ok(Executed::Failed(of_rows)),
-            (false, true) => Ok(Executed::Denied(of_rows)),
+            (true, _) => Ok(StatementOutcome::Failed(of_rows)),
+            (false, true) => Ok(StatementOutcome::Denied(of_rows)),
             (false, false) => not_the_rows(),
         }
     }

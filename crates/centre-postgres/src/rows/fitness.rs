@@ -4,17 +4,18 @@ use tidewater_protocol::Datum;
 
 use super::sql::Incoming;
 use crate::publication::PgColumn;
-use crate::values::{Kind, decimal_is_exact, shortest};
+use crate::values::{ValueKind, decimal_is_exact, shortest};
 
 /// Why a value cannot go into its column, without asking the database.
 pub(super) fn obstacle(column: &PgColumn, is_key: bool, value: &Datum<'_>) -> Option<String> {
     // What is blank beyond the limit of a varchar is cut off without an error.
     let cut = |text: &str| {
         let limit = column.limit.and_then(|limit| usize::try_from(limit).ok());
-        column.kind == Kind::Text && limit.is_some_and(|limit| text.chars().count() > limit)
+        column.kind == ValueKind::Text && limit.is_some_and(|limit| text.chars().count() > limit)
     };
-    let padded =
-        |text: &str| is_key && text.ends_with(' ') && (column.kind == Kind::Bpchar || cut(text));
+    let padded = |text: &str| {
+        is_key && text.ends_with(' ') && (column.kind == ValueKind::Bpchar || cut(text))
+    };
     match value {
         // Two spellings of one key would be two rows on the remote.
         Datum::Text(text) if padded(text) => Some(unfit(column, value)),
@@ -57,20 +58,20 @@ pub(super) fn is_exact(column: &PgColumn, value: &Datum<'_>) -> bool {
     };
     match (column.kind, *value) {
         (_, Datum::Null) => true,
-        (Kind::Jsonb | Kind::Other, _) => false,
-        (Kind::Text, Datum::Text(text)) => fits(text),
-        (Kind::Bpchar, Datum::Text(text)) => fits(text) && !text.ends_with(' '),
-        (Kind::Float4, Datum::Real(real)) => shortest(real as f32).to_bits() == real.to_bits(),
-        (Kind::Float8, Datum::Real(real)) => {
+        (ValueKind::Jsonb | ValueKind::Other, _) => false,
+        (ValueKind::Text, Datum::Text(text)) => fits(text),
+        (ValueKind::Bpchar, Datum::Text(text)) => fits(text) && !text.ends_with(' '),
+        (ValueKind::Float4, Datum::Real(real)) => shortest(real as f32).to_bits() == real.to_bits(),
+        (ValueKind::Float8, Datum::Real(real)) => {
             real.is_finite() && (real != 0.0 || real.is_sign_positive())
                 || real.is_infinite()
                 || real.to_bits() == f64::NAN.to_bits()
         }
-        (Kind::Numeric, Datum::Decimal(decimal)) => {
+        (ValueKind::Numeric, Datum::Decimal(decimal)) => {
             // A negative scale rounds before the point.
             !column.type_name.contains('-') && decimal_is_exact(decimal, column.scale)
         }
-        (Kind::Time | Kind::Timestamp | Kind::TimestampTz, _) => {
+        (ValueKind::Time | ValueKind::Timestamp | ValueKind::TimestampTz, _) => {
             column.limit.is_none_or(|limit| limit >= 6)
         }
         _ => true,

@@ -25,22 +25,22 @@ use tidewater_protocol::{Datum, Op, Value};
 use self::fitness::{is_exact, unfit_value};
 use self::refusal::may_be_data_error;
 use self::sql::Incoming;
-use super::acting::{Acting, RoleQuery};
-use super::connection::{Connection, centre_error, refused};
+use super::acting::{AssumedRole, RoleQuery};
+use super::connection::{PostgresConnection, centre_error, refused};
 use super::download::WHO;
-use super::own::run_all;
 use super::publication::{Publication, PublishedTable};
 use super::scope::ScopeQueries;
+use super::system_statement::run_all;
 use super::waits::HURRIED_MS;
-use super::{FINGERPRINTS, Shared, fill_random};
-use tidewater_centre::engine::connection::Own;
-use tidewater_centre::engine::scope::Purpose;
+use super::{FINGERPRINTS, PostgresShared, fill_random};
+use tidewater_centre::engine::connection::SystemStatement;
+use tidewater_centre::engine::scope::ScopePurpose;
 use tidewater_centre::engine::scripts;
 use tidewater_centre::engine::upload;
-use tidewater_centre::engine::upload::incoming::RowRef;
-use tidewater_centre::engine::upload::rows::{
-    Admitted, Batch, Image, MayWrite, Met, OnDelete, ParentReference, Part, RowSet, Rows,
-    ScriptRan, TargetTable, Written,
+use tidewater_centre::engine::upload::incoming_rows::RowRef;
+use tidewater_centre::engine::upload::upload_writer::{
+    BatchOutcome, ClaimedSequence, CyclePart, MayWrite, MetRow, OnDelete, ParentReference,
+    RowBatch, RowImage, RowSet, ScriptOutcome, TargetTable, UploadWriter,
 };
 use tidewater_centre::error::CentreError;
 use tidewater_centre::scope::{Partitions, Scope};
@@ -66,8 +66,8 @@ type Result<T> = std::result::Result<T, CentreError>;
 
 /// Writes uploads on a connection.
 pub(super) struct UploadRows<'c> {
-    connection: &'c mut Connection,
-    shared: &'c Shared,
+    connection: &'c mut PostgresConnection,
+    shared: &'c PostgresShared,
     /// When the list was handed over.
     now_ms: i64,
     /// The transaction has begun.
@@ -77,9 +77,9 @@ pub(super) struct UploadRows<'c> {
     /// The transaction's.
     version: u64,
     /// Reads and writes the application's tables for this upload.
-    acting: Acting,
+    acting: AssumedRole,
     /// The tables of the upload as they are now.
-    live: Vec<Live>,
+    live: Vec<LiveTable>,
     /// Whether every row so far is in the centre as it was uploaded.
     exact: bool,
     /// Room to try values in.
@@ -88,7 +88,7 @@ pub(super) struct UploadRows<'c> {
 
 /// A table as it is now; nobody can change it before the transaction ends.
 #[derive(Clone, Copy, Default)]
-struct Live {
+struct LiveTable {
     oid: u32,
     /// Whether table and triggers are still those that were loaded.
     as_loaded: bool,
@@ -107,11 +107,11 @@ struct Live {
     has_policies: bool,
 }
 
-impl Live {
+impl LiveTable {
     /// Reads what [`FINGERPRINTS`] tells of tables.
-    fn read(live: &[tokio_postgres::Row], tables: &[Incoming<'_>]) -> Vec<Live> {
+    fn read(live: &[tokio_postgres::Row], tables: &[Incoming<'_>]) -> Vec<LiveTable> {
         let table = |oid: u32| tables.iter().find(|it| it.table.oid == oid);
-        let live = live.iter().map(|row| Live {
+        let live = live.iter().map(|row| LiveTable {
             oid: row.get(0),
             as_loaded: table(row.get(0))
                 .is_some_and(|it| row.get::<_, &str>(1) == it.table.fingerprint),
@@ -142,8 +142,8 @@ impl TargetTable for PublishedTable {
 
 impl<'c> UploadRows<'c> {
     pub(super) fn new(
-        connection: &'c mut Connection,
-        shared: &'c Shared,
+        connection: &'c mut PostgresConnection,
+        shared: &'c PostgresShared,
         now_ms: i64,
     ) -> UploadRows<'c> {
         UploadRows {
@@ -153,7 +153,7 @@ impl<'c> UploadRows<'c> {
             has_begun: false,
             hurries: false,
             version: 0,
-            acting: Acting::default(),
+            acting: AssumedRole::default(),
             live: Vec::new(),
             exact: true,
             encoded: Vec::new(),
@@ -166,21 +166,21 @@ impl<'c> UploadRows<'c> {
     }
 
     /// The table as it is now.
-    fn live(&self, table: &PublishedTable) -> Live {
+    fn live(&self, table: &PublishedTable) -> LiveTable {
         let found = self.live.iter().find(|it| it.oid == table.oid);
         found.copied().unwrap_or_default()
     }
 }
 
-impl Rows for UploadRows<'_> {
-    type Connection = Connection;
+impl UploadWriter for UploadRows<'_> {
+    type Connection = PostgresConnection;
     type Table = PublishedTable;
 
     fn is_usable(&self) -> bool {
         !self.connection.is_closed()
     }
 
-    fn connection(&mut self) -> &mut Connection {
+    fn connection(&mut self) -> &mut PostgresConnection {
         self.connection
     }
 
@@ -199,7 +199,7 @@ impl Rows for UploadRows<'_> {
         self.batch_execute("applying uploads", &begin).await
     }
 
-    async fn keep(&mut self, result: Own) -> Result<()> {
+    async fn store_result(&mut self, result: SystemStatement) -> Result<()> {
         let error = |error| refused("storing the result of an upload")(error);
         let store = [result];
         let storing = self.connection.prepare_own(&store).await?;
@@ -213,7 +213,7 @@ impl Rows for UploadRows<'_> {
         released.map_err(error)
     }
 
-    fn hurry(&mut self) {
+    fn shorten_lock_timeout(&mut self) {
         self.hurries = true;
         self.shared.waits.in_vain(self.now_ms);
     }
@@ -227,7 +227,7 @@ impl Rows for UploadRows<'_> {
         self.batch_execute("applying uploads", "COMMIT").await
     }
 
-    async fn is_tried_again(&mut self, error: &CentreError, attempts: u32) -> Result<bool> {
+    async fn rollback_for_retry(&mut self, error: &CentreError, attempts: u32) -> Result<bool> {
         if !error.is_retryable() || attempts >= ATTEMPTS || self.connection.is_closed() {
             return Ok(false);
         }
@@ -244,19 +244,19 @@ impl Rows for UploadRows<'_> {
     }
 
     /// All of it goes in one flight.
-    async fn admit<'u>(
+    async fn claim_sequence<'u>(
         &mut self,
         publication: &'u Publication,
         uploads: &[&'u SyncUpload],
         tables: &[Incoming<'u>],
-    ) -> Result<Vec<Option<Admitted>>> {
+    ) -> Result<Vec<Option<ClaimedSequence>>> {
         let error = |error| refused("admitting an upload")(error);
-        self.acting = Acting::default();
+        self.acting = AssumedRole::default();
         let connection = &mut *self.connection;
         let publications = [publication];
         let mut queries = Vec::with_capacity(uploads.len());
         for upload in uploads {
-            let (context, purpose) = (&upload.context, Purpose::Writing);
+            let (context, purpose) = (&upload.context, ScopePurpose::Writing);
             let of_upload = ScopeQueries::prepare(connection, context, &publications, purpose);
             queries.push(of_upload.await?);
         }
@@ -298,13 +298,13 @@ impl Rows for UploadRows<'_> {
         }
         let version: String = transaction.map_err(error)?.get(0);
         self.version = version.parse().unwrap_or(0);
-        self.live = Live::read(&live.map_err(error)?, tables);
+        self.live = LiveTable::read(&live.map_err(error)?, tables);
         self.acting = acting.transpose()?.unwrap_or_default();
         let mut admitted = Vec::with_capacity(uploads.len());
         for ((serials, queries), results) in taken.into_iter().zip(&queries).zip(results?) {
             admitted.push(match serials {
                 None => None,
-                Some(serials) => Some(Admitted {
+                Some(serials) => Some(ClaimedSequence {
                     serials,
                     scope: queries.scope(0, &results)?,
                 }),
@@ -313,9 +313,9 @@ impl Rows for UploadRows<'_> {
         Ok(admitted)
     }
 
-    async fn enter(&mut self, _: &Publication, tables: &[Incoming<'_>]) -> Result<()> {
+    async fn lock_tables(&mut self, _: &Publication, tables: &[Incoming<'_>]) -> Result<()> {
         let error = |error| refused("opening tables")(error);
-        self.acting = Acting::default();
+        self.acting = AssumedRole::default();
         let connection = &mut *self.connection;
         let transaction = connection.prepare(TRANSACTION, &[]).await?;
         let fingerprints = connection.prepare(FINGERPRINTS, &[]).await?;
@@ -331,7 +331,7 @@ impl Rows for UploadRows<'_> {
         locked.map_err(error)?;
         let version: String = transaction.map_err(error)?.get(0);
         self.version = version.parse().unwrap_or(0);
-        self.live = Live::read(&live.map_err(error)?, tables);
+        self.live = LiveTable::read(&live.map_err(error)?, tables);
         Ok(())
     }
 
@@ -375,13 +375,18 @@ impl Rows for UploadRows<'_> {
     }
 
     /// Statements check what they can of their own rows.
-    fn can_tell(&mut self) -> Result<bool> {
+    fn can_check_single_rows(&mut self) -> Result<bool> {
         Ok(true)
     }
 
-    fn unfit(&mut self, table: &Incoming<'_>, image: Image, row: &[Datum<'_>]) -> Option<String> {
+    fn misfit_reason(
+        &mut self,
+        table: &Incoming<'_>,
+        image: RowImage,
+        row: &[Datum<'_>],
+    ) -> Option<String> {
         let unfit = unfit_value(table, row, &mut self.encoded);
-        if image == Image::New && self.exact {
+        if image == RowImage::New && self.exact {
             let columns = &table.table.columns;
             let mut written = table.written.iter();
             self.exact = written.all(|&index| is_exact(&columns[index], &row[index]));
@@ -389,7 +394,11 @@ impl Rows for UploadRows<'_> {
         unfit
     }
 
-    async fn load(&mut self, table: &Incoming<'_>, may_write: &mut MayWrite<'_>) -> Result<bool> {
+    async fn insert_in_bulk(
+        &mut self,
+        table: &Incoming<'_>,
+        may_write: &mut MayWrite<'_>,
+    ) -> Result<bool> {
         // Row security may hold for another role; COPY does not work then.
         if self.acting.is_another() || !copy_in::is_possible(table, self.live(table.table)) {
             return Ok(false);
@@ -401,9 +410,9 @@ impl Rows for UploadRows<'_> {
 
     async fn write(
         &mut self,
-        batch: &Batch<'_, '_, PublishedTable>,
+        batch: &RowBatch<'_, '_, PublishedTable>,
         rows: &[RowRef],
-    ) -> Result<Written> {
+    ) -> Result<BatchOutcome> {
         self.write_batch(batch, rows).await
     }
 
@@ -412,8 +421,8 @@ impl Rows for UploadRows<'_> {
         table: &Incoming<'_>,
         op: Op,
         rows: &[RowRef],
-        key: Image,
-    ) -> Result<Vec<Option<Met>>> {
+        key: RowImage,
+    ) -> Result<Vec<Option<MetRow>>> {
         self.read_by_key(table, op, rows, key).await
     }
 
@@ -421,7 +430,7 @@ impl Rows for UploadRows<'_> {
         self.lock_by_key(table, rows).await
     }
 
-    async fn with_children(
+    async fn find_rows_with_children(
         &mut self,
         table: &Incoming<'_>,
         rows: &[RowRef],
@@ -432,9 +441,9 @@ impl Rows for UploadRows<'_> {
 
     async fn run_script(
         &mut self,
-        statements: &[scripts::Statement],
+        statements: &[scripts::ScriptStatement],
         rows: &[Vec<Vec<Value>>],
-    ) -> Result<Vec<ScriptRan>> {
+    ) -> Result<Vec<ScriptOutcome>> {
         self.exact = false;
         self.run_statements(statements, rows).await
     }
@@ -442,14 +451,14 @@ impl Rows for UploadRows<'_> {
     async fn run_set(
         &mut self,
         table: &PublishedTable,
-        statements: &[scripts::Statement],
+        statements: &[scripts::ScriptStatement],
         set: &RowSet,
-    ) -> Result<ScriptRan> {
+    ) -> Result<ScriptOutcome> {
         self.exact = false;
         self.run_for_set(table, statements, set).await
     }
 
-    async fn without_parent(
+    async fn find_rows_without_parent(
         &mut self,
         table: &Incoming<'_>,
         reference: &ParentReference<'_, PublishedTable>,
@@ -458,20 +467,21 @@ impl Rows for UploadRows<'_> {
         self.find_orphans(table, reference, rows).await
     }
 
-    async fn together(&mut self, parts: &[Part<'_, '_, PublishedTable>]) -> Result<bool> {
+    async fn write_cycle(&mut self, parts: &[CyclePart<'_, '_, PublishedTable>]) -> Result<bool> {
         self.apply_together(parts).await
     }
 
     async fn scope(&mut self, publication: &Publication, upload: &SyncUpload) -> Result<Scope> {
         let (connection, context) = (&mut *self.connection, &upload.context);
         let publications = [publication];
-        let queries = ScopeQueries::prepare(connection, context, &publications, Purpose::Writing);
+        let queries =
+            ScopeQueries::prepare(connection, context, &publications, ScopePurpose::Writing);
         let queries = queries.await?;
         let results = queries.run(self.connection.client()).await?;
         queries.scope(0, &results)
     }
 
-    fn makes_something(&self, table: &Incoming<'_>) -> bool {
+    fn may_compute_values(&self, table: &Incoming<'_>) -> bool {
         let as_loaded = self.live(table.table).as_loaded;
         table.table.effects.always || table.table.fills() || !as_loaded || !self.exact
     }

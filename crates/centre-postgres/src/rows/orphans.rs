@@ -6,9 +6,9 @@ use super::statements::{as_parameters, batch_size, ordinal};
 use super::{Result, UploadRows};
 use crate::array::Array;
 use crate::publication::PublishedTable;
-use tidewater_centre::engine::upload::incoming::RowRef;
+use tidewater_centre::engine::upload::incoming_rows::RowRef;
 use tidewater_centre::engine::upload::orphans::is_own_parent;
-use tidewater_centre::engine::upload::rows::ParentReference;
+use tidewater_centre::engine::upload::upload_writer::ParentReference;
 use tidewater_protocol::Datum;
 
 impl UploadRows<'_> {

@@ -5,7 +5,7 @@ use tokio_postgres::error::DbError;
 use tidewater_protocol::Code;
 
 use crate::connection::is_stale_plan;
-use tidewater_centre::engine::upload::rows::Refusal;
+use tidewater_centre::engine::upload::upload_writer::RefusalReason;
 
 /// Whether an error is about the rows of a statement. All others are about the
 /// database or us, and end the attempt.
@@ -49,7 +49,7 @@ pub(super) fn may_be_data_error(error: &tokio_postgres::Error) -> bool {
 
 /// Code and reason for a row that the database refused. Only the message and names
 /// are used: the detail may have other rows' values.
-pub(super) fn reason(refusal: &DbError) -> Refusal {
+pub(super) fn reason(refusal: &DbError) -> RefusalReason {
     let state = refusal.code().code();
     let code = match state {
         "23502" => Code::RowNotNull,
@@ -68,7 +68,7 @@ pub(super) fn reason(refusal: &DbError) -> Refusal {
             reason.push_str(&format!(" ({what} {name:?})"));
         }
     }
-    Refusal {
+    RefusalReason {
         code,
         reason,
         database_code: Some(state.to_owned()),

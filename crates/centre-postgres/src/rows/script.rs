@@ -11,16 +11,16 @@ use tidewater_protocol::{Code, Value};
 use super::refusal::{may_be_data_error, reason};
 use super::{Result, UploadRows};
 use crate::array::Array;
-use crate::calls::{Argument, of_script};
+use crate::calls::{EncodedArgument, of_script};
 use crate::connection::{centre_error, refused};
 use crate::decoder::RowDecoder;
-use crate::own::all_at_once;
 use crate::publication::PublishedTable;
 use crate::quote::ident;
 use crate::script_times;
-use crate::values::Kind;
+use crate::system_statement::all_at_once;
+use crate::values::ValueKind;
 use tidewater_centre::engine::scripts::{self, SCRIPT_TIMEOUT, SetColumn};
-use tidewater_centre::engine::upload::rows::{Refusal, RowSet, ScriptRan};
+use tidewater_centre::engine::upload::upload_writer::{RefusalReason, RowSet, ScriptOutcome};
 
 const RUNNING: &str = "running a script";
 
@@ -29,15 +29,15 @@ const CAREFULLY: usize = 16;
 
 /// What statements come to in a savepoint: with what each yields; or the refusal, with the number
 /// of the statement.
-type Tried<T> = std::result::Result<Vec<T>, (usize, Refusal)>;
+type Tried<T> = std::result::Result<Vec<T>, (usize, RefusalReason)>;
 
 impl UploadRows<'_> {
     /// See [`run_script`](tidewater_centre::engine::upload::rows::Rows::run_script).
     pub(super) async fn run_statements(
         &mut self,
-        statements: &[scripts::Statement],
+        statements: &[scripts::ScriptStatement],
         rows: &[Vec<Vec<Value>>],
-    ) -> Result<Vec<ScriptRan>> {
+    ) -> Result<Vec<ScriptOutcome>> {
         let prepared = self.prepare_scripts(statements).await?;
         let mut all = Vec::with_capacity(rows.len());
         let (mut rest, mut size) = (rows, rows.len());
@@ -60,7 +60,7 @@ impl UploadRows<'_> {
                 // Those before it were undone with it.
                 Err((number, refusal)) => match number / statements.len().max(1) {
                     0 => {
-                        all.push(ScriptRan::Refused(refusal));
+                        all.push(ScriptOutcome::Refused(refusal));
                         rest = &rest[1..];
                         size = CAREFULLY;
                     }
@@ -75,9 +75,9 @@ impl UploadRows<'_> {
     pub(super) async fn run_for_set(
         &mut self,
         table: &PublishedTable,
-        statements: &[scripts::Statement],
+        statements: &[scripts::ScriptStatement],
         set: &RowSet,
-    ) -> Result<ScriptRan> {
+    ) -> Result<ScriptOutcome> {
         let prepared = self.prepare_scripts(statements).await?;
         let mut arrays = Vec::new();
         let columns = statements
@@ -89,7 +89,7 @@ impl UploadRows<'_> {
             for row in &set.rows {
                 let (datum, _) = column.column_type.datum(row[at].as_ref());
                 if array.push(&datum).is_err() {
-                    return Ok(ScriptRan::Refused(Refusal {
+                    return Ok(ScriptOutcome::Refused(RefusalReason {
                         code: Code::RowBadValue,
                         reason: format!("the value of {} is none of its column's", column.name),
                         database_code: None,
@@ -115,15 +115,15 @@ impl UploadRows<'_> {
                     .zip(&ran)
                     .filter(|it| !it.0.set.is_empty());
                 let changed = of_set.filter_map(|(_, ran)| ran.0).min();
-                ScriptRan::Done { changed, row: None }
+                ScriptOutcome::Done { changed, row: None }
             }
-            Err((_, refusal)) => ScriptRan::Refused(refusal),
+            Err((_, refusal)) => ScriptOutcome::Refused(refusal),
         })
     }
 
     async fn prepare_scripts(
         &mut self,
-        statements: &[scripts::Statement],
+        statements: &[scripts::ScriptStatement],
     ) -> Result<Vec<Statement>> {
         let mut prepared = Vec::with_capacity(statements.len());
         for statement in statements {
@@ -177,8 +177,8 @@ impl UploadRows<'_> {
 }
 
 /// What the statements of a script have come to together.
-fn together(ran: &[(Option<u64>, Option<Vec<Value>>)]) -> ScriptRan {
-    ScriptRan::Done {
+fn together(ran: &[(Option<u64>, Option<Vec<Value>>)]) -> ScriptOutcome {
+    ScriptOutcome::Done {
         changed: ran.iter().filter_map(|it| it.0).min(),
         row: ran.last().and_then(|it| it.1.clone()),
     }
@@ -190,8 +190,8 @@ type Ran = std::result::Result<(Option<u64>, Option<Vec<Value>>), Error>;
 async fn run(
     client: &Client,
     prepared: &Statement,
-    statement: &scripts::Statement,
-    arguments: Vec<Argument>,
+    statement: &scripts::ScriptStatement,
+    arguments: Vec<EncodedArgument>,
 ) -> Ran {
     run_with(client, prepared, statement, arguments, &[]).await
 }
@@ -199,8 +199,8 @@ async fn run(
 async fn run_with(
     client: &Client,
     prepared: &Statement,
-    statement: &scripts::Statement,
-    arguments: Vec<Argument>,
+    statement: &scripts::ScriptStatement,
+    arguments: Vec<EncodedArgument>,
     arrays: &[Array],
 ) -> Ran {
     let arguments = arguments.iter().map(|it| it as &(dyn ToSql + Sync));
@@ -210,7 +210,7 @@ async fn run_with(
     pin_mut!(rows);
     let mut first = None;
     let columns = prepared.columns().iter();
-    let kinds = columns.map(|it| Kind::of(it.type_().oid()));
+    let kinds = columns.map(|it| ValueKind::from_oid(it.type_().oid()));
     let mut decoder = RowDecoder::new(kinds);
     while let Some(row) = rows.next().await {
         let row = row?;

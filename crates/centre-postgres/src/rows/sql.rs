@@ -9,29 +9,29 @@ use crate::array::Array;
 use crate::publication::{ChildKey, PublishedTable, TableRule};
 use crate::quote::ident_list;
 use crate::triggers::log_column;
-use tidewater_centre::engine::upload::incoming;
-use tidewater_centre::engine::upload::rows::{Image, Part};
+use tidewater_centre::engine::upload::incoming_rows;
+use tidewater_centre::engine::upload::upload_writer::{CyclePart, RowImage};
 
 /// The uploaded rows of a table.
-pub(super) type Incoming<'u> = incoming::Incoming<'u, PublishedTable>;
+pub(super) type Incoming<'u> = incoming_rows::IncomingTable<'u, PublishedTable>;
 
-fn alias(image: Image, column: usize) -> String {
+fn alias(image: RowImage, column: usize) -> String {
     match image {
-        Image::Old => format!("o{column}"),
-        Image::New => format!("n{column}"),
+        RowImage::Old => format!("o{column}"),
+        RowImage::New => format!("n{column}"),
     }
 }
 
 /// The parameters of an operation's statement, in order.
-pub(super) fn images(incoming: &Incoming<'_>, op: Op, changed: &[usize]) -> Vec<(Image, usize)> {
+pub(super) fn images(incoming: &Incoming<'_>, op: Op, changed: &[usize]) -> Vec<(RowImage, usize)> {
     match op {
         Op::Insert => {
             let written = incoming.written.iter();
-            written.map(|&index| (Image::New, index)).collect()
+            written.map(|&index| (RowImage::New, index)).collect()
         }
         _ => {
-            let old = incoming.sent.iter().map(|&index| (Image::Old, index));
-            old.chain(changed.iter().map(|&index| (Image::New, index)))
+            let old = incoming.sent.iter().map(|&index| (RowImage::Old, index));
+            old.chain(changed.iter().map(|&index| (RowImage::New, index)))
                 .collect()
         }
     }
@@ -47,7 +47,7 @@ pub(super) fn compared(incoming: &Incoming<'_>, op: Op) -> Vec<usize> {
 }
 
 /// `unnest(...) WITH ORDINALITY AS i(..., ord)`, of parameters that begin with number `first`.
-fn unnest(incoming: &Incoming<'_>, images: &[(Image, usize)], first: usize) -> String {
+fn unnest(incoming: &Incoming<'_>, images: &[(RowImage, usize)], first: usize) -> String {
     let columns = &incoming.table.columns;
     let parameters = images.iter().zip(first..);
     let parameters = parameters.map(|(&(_, it), at)| Array::parameter(columns[it].kind, at));
@@ -120,13 +120,13 @@ fn log_moved_by(incoming: &Incoming<'_>, rule: &TableRule) -> Option<String> {
         }
         images.iter().find(|&&(_, sent)| sent == *index)?;
         names.push(name);
-        values.push(table.columns[*index].input(&format!("i.{}", alias(Image::New, *index))));
+        values.push(table.columns[*index].input(&format!("i.{}", alias(RowImage::New, *index))));
     }
     let stays = rule.own.iter().map(|&index| {
         let column = &table.columns[index];
         column.same(
             &format!("t.{}", column.sql),
-            &format!("i.{}", alias(Image::New, index)),
+            &format!("i.{}", alias(RowImage::New, index)),
         )
     });
     Some(format!(
@@ -136,7 +136,7 @@ fn log_moved_by(incoming: &Incoming<'_>, rule: &TableRule) -> Option<String> {
         values.join(", "),
         unnest(incoming, &images, 1),
         table.sql_name,
-        has_key(incoming, Image::New),
+        has_key(incoming, RowImage::New),
         stays.collect::<Vec<_>>().join(" AND ")
     ))
 }
@@ -148,21 +148,21 @@ pub(super) fn update(
     incoming: &Incoming<'_>,
     changed: &[usize],
     first: usize,
-    found_by: Option<Image>,
+    found_by: Option<RowImage>,
 ) -> String {
     let table = incoming.table;
     let images = images(incoming, Op::Update, changed);
     let sets = changed.iter().map(|&index| {
         let column = &table.columns[index];
-        let value = column.input(&format!("i.{}", alias(Image::New, index)));
+        let value = column.input(&format!("i.{}", alias(RowImage::New, index)));
         format!("{} = {value}", column.sql)
     });
     let key = table.key.iter();
     let key = key.map(|&index| key_after(index, changed));
     let condition = match found_by {
         None => is_pre_image(incoming),
-        Some(Image::Old) => has_key(incoming, Image::Old),
-        Some(Image::New) => has_each(incoming, key.clone()),
+        Some(RowImage::Old) => has_key(incoming, RowImage::Old),
+        Some(RowImage::New) => has_each(incoming, key.clone()),
     };
     let is_there = match changed.iter().any(|it| table.key.contains(it)) {
         true => has_each(incoming, key),
@@ -181,9 +181,9 @@ pub(super) fn known_after(
     incoming: &Incoming<'_>,
     op: Op,
     changed: &[usize],
-) -> Vec<(Image, usize)> {
+) -> Vec<(RowImage, usize)> {
     let mut known = images(incoming, op, changed);
-    known.retain(|&(image, index)| image == Image::New || !changed.contains(&index));
+    known.retain(|&(image, index)| image == RowImage::New || !changed.contains(&index));
     known
 }
 
@@ -208,10 +208,10 @@ pub(super) fn violating(
 }
 
 /// In which image an update has the value of a key column as it is to be.
-fn key_after(index: usize, changed: &[usize]) -> (Image, usize) {
+fn key_after(index: usize, changed: &[usize]) -> (RowImage, usize) {
     match changed.contains(&index) {
-        true => (Image::New, index),
-        false => (Image::Old, index),
+        true => (RowImage::New, index),
+        false => (RowImage::Old, index),
     }
 }
 
@@ -229,7 +229,7 @@ pub(super) fn delete(incoming: &Incoming<'_>, first: usize, as_they_are: bool) -
 
 fn is_deleted(incoming: &Incoming<'_>, as_they_are: bool) -> String {
     match as_they_are {
-        true => has_key(incoming, Image::Old),
+        true => has_key(incoming, RowImage::Old),
         false => is_pre_image(incoming),
     }
 }
@@ -249,12 +249,12 @@ pub(super) fn deletable(incoming: &Incoming<'_>, as_they_are: bool) -> String {
 /// Locks rows against changes, by key; that others refer to them hinders nobody.
 pub(super) fn lock(incoming: &Incoming<'_>) -> String {
     let key = incoming.table.key.iter();
-    let key: Vec<_> = key.map(|&index| (Image::Old, index)).collect();
+    let key: Vec<_> = key.map(|&index| (RowImage::Old, index)).collect();
     format!(
         "SELECT FROM {} AS t JOIN {} ON {} FOR NO KEY UPDATE OF t",
         incoming.table.sql_name,
         unnest(incoming, &key, 1),
-        has_key(incoming, Image::Old)
+        has_key(incoming, RowImage::Old)
     )
 }
 
@@ -262,7 +262,11 @@ pub(super) fn lock(incoming: &Incoming<'_>) -> String {
 /// deletes; rows that have one of the keys themselves do not count.
 pub(super) fn parents(incoming: &Incoming<'_>) -> String {
     let table = incoming.table;
-    let names: Vec<String> = table.key.iter().map(|&it| alias(Image::Old, it)).collect();
+    let names: Vec<String> = table
+        .key
+        .iter()
+        .map(|&it| alias(RowImage::Old, it))
+        .collect();
     let parameters = table.key.iter().zip(1..);
     let parameters = parameters.map(|(&it, at)| Array::parameter(table.columns[it].kind, at));
     let keys = format!(
@@ -275,7 +279,7 @@ pub(super) fn parents(incoming: &Incoming<'_>) -> String {
             true => {
                 let same = table.key.iter().map(|&index| {
                     let column = &table.columns[index];
-                    let value = format!("d.{}", alias(Image::Old, index));
+                    let value = format!("d.{}", alias(RowImage::Old, index));
                     column.equals(&format!("c.{}", column.sql), &value)
                 });
                 let same = same.collect::<Vec<_>>().join(" AND ");
@@ -289,7 +293,7 @@ pub(super) fn parents(incoming: &Incoming<'_>) -> String {
     format!(
         "WITH keys AS MATERIALIZED ({keys}) SELECT i.ord FROM keys i JOIN {} t ON {} WHERE {}",
         table.sql_name,
-        has_key(incoming, Image::Old),
+        has_key(incoming, RowImage::Old),
         exist.collect::<Vec<_>>().join(" OR ")
     )
 }
@@ -298,8 +302,8 @@ pub(super) fn parents(incoming: &Incoming<'_>) -> String {
 /// foreign keys are checked, and act, when all of it is done. Gives back for each row that was
 /// written the number of its part, and whether it is where it was to be; the parameters are those
 /// of all parts, in order. Deletes are to be first.
-pub(super) fn together(parts: &[Part<'_, '_, PublishedTable>]) -> String {
-    let is_delete = |part: &Part<'_, '_, PublishedTable>| part.op == Op::Delete;
+pub(super) fn together(parts: &[CyclePart<'_, '_, PublishedTable>]) -> String {
+    let is_delete = |part: &CyclePart<'_, '_, PublishedTable>| part.op == Op::Delete;
     // PostgreSQL decides which part goes first, unless one needs another's rows.
     let deletes = parts.iter().enumerate().filter(|(_, part)| is_delete(part));
     let done = deletes.map(|(number, _)| format!("(SELECT count(*) FROM p{number}) >= 0"));
@@ -333,7 +337,7 @@ pub(super) fn together(parts: &[Part<'_, '_, PublishedTable>]) -> String {
             // An insert can only give back what is in the table.
             Op::Insert => {
                 let same = key.iter().map(|index| {
-                    let value = alias(Image::New, *index);
+                    let value = alias(RowImage::New, *index);
                     format!("p{number}.k{index} = i.{value}")
                 });
                 format!(
@@ -355,12 +359,12 @@ pub(super) fn together(parts: &[Part<'_, '_, PublishedTable>]) -> String {
 pub(super) fn read_by_key(incoming: &Incoming<'_>, op: Op) -> String {
     let table = incoming.table;
     let compared = compared(incoming, op);
-    let key = table.key.iter().map(|&index| (Image::Old, index));
-    let images = compared.iter().map(|&index| (Image::New, index));
+    let key = table.key.iter().map(|&index| (RowImage::Old, index));
+    let images = compared.iter().map(|&index| (RowImage::New, index));
     let images: Vec<_> = key.chain(images).collect();
     let equal = compared.iter().map(|&index| {
         let column = &table.columns[index];
-        let value = format!("i.{}", alias(Image::New, index));
+        let value = format!("i.{}", alias(RowImage::New, index));
         column.same(&format!("t.{}", column.sql), &value)
     });
     let mut equal: Vec<String> = equal.collect();
@@ -371,17 +375,17 @@ pub(super) fn read_by_key(incoming: &Incoming<'_>, op: Op) -> String {
         table.read(),
         unnest(incoming, &images, 1),
         table.joined(),
-        has_key(incoming, Image::Old)
+        has_key(incoming, RowImage::Old)
     )
 }
 
-fn has_key(incoming: &Incoming<'_>, image: Image) -> String {
+fn has_key(incoming: &Incoming<'_>, image: RowImage) -> String {
     let key = incoming.table.key.iter();
     has_each(incoming, key.map(|&index| (image, index)))
 }
 
 /// Whether a row `t` has these values.
-fn has_each(incoming: &Incoming<'_>, values: impl Iterator<Item = (Image, usize)>) -> String {
+fn has_each(incoming: &Incoming<'_>, values: impl Iterator<Item = (RowImage, usize)>) -> String {
     let equal = values.map(|(image, index)| {
         let column = &incoming.table.columns[index];
         let value = format!("i.{}", alias(image, index));
@@ -392,7 +396,7 @@ fn has_each(incoming: &Incoming<'_>, values: impl Iterator<Item = (Image, usize)
 
 fn is_pre_image(incoming: &Incoming<'_>) -> String {
     let table = incoming.table;
-    let mut conditions = has_key(incoming, Image::Old);
+    let mut conditions = has_key(incoming, RowImage::Old);
     for &index in &incoming.sent {
         let column = &table.columns[index];
         // What is computed has changed with the rest, or with the expression; what remotes do not
@@ -404,7 +408,7 @@ fn is_pre_image(incoming: &Incoming<'_>) -> String {
         if table.key.contains(&index) && column.collation.is_none() {
             continue;
         }
-        let value = column.kept(&format!("i.{}", alias(Image::Old, index)));
+        let value = column.kept(&format!("i.{}", alias(RowImage::Old, index)));
         let same = column.same(&format!("t.{}", column.sql), &value);
         conditions.push_str(&format!(" AND {same}"));
     }

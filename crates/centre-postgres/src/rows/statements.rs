@@ -10,7 +10,7 @@ use tokio_postgres::{Row as ResultRow, Statement};
 
 use tidewater_protocol::{Code, ColumnType, Datum, Op, UnpackedRow, pack};
 
-use super::execute::Executed;
+use super::execute::StatementOutcome;
 use super::fitness::{obstacle, unfit};
 use super::sql::{self, Incoming};
 use super::{Result, UploadRows};
@@ -18,9 +18,9 @@ use crate::array::Array;
 use crate::connection::refused;
 use crate::decoder::{RowDecoder, recycle};
 use crate::publication::PublishedTable;
-use tidewater_centre::engine::upload::incoming::RowRef;
-use tidewater_centre::engine::upload::rows::{
-    Batch, Central, Failed, Image, Met, Refusal, Written,
+use tidewater_centre::engine::upload::incoming_rows::RowRef;
+use tidewater_centre::engine::upload::upload_writer::{
+    BatchOutcome, CentralRow, FailedRow, MetRow, RefusalReason, RowBatch, RowImage,
 };
 use tidewater_centre::error::CentreError;
 
@@ -35,7 +35,7 @@ pub(super) const KEEP: &str = "RELEASE tidewater_guard";
 pub(super) const UNDO: &str = "ROLLBACK TO tidewater_guard; RELEASE tidewater_guard";
 
 /// One statement for rows of a batch.
-struct Writing<'b, 'u> {
+struct BatchStatement<'b, 'u> {
     table: &'b Incoming<'u>,
     op: Op,
     changed: &'b [usize],
@@ -49,7 +49,7 @@ struct Writing<'b, 'u> {
     /// Deletes that a trigger keeps from happening are told apart from those that do not find their
     /// rows as they expect them.
     finds_kept: bool,
-    /// See [`Batch::insists`].
+    /// See [`RowBatch::insists`].
     insists: bool,
 }
 
@@ -57,10 +57,10 @@ impl UploadRows<'_> {
     /// See [`Rows::write`](tidewater_centre::engine::upload::rows::Rows::write).
     pub(super) async fn write_batch(
         &mut self,
-        batch: &Batch<'_, '_, PublishedTable>,
+        batch: &RowBatch<'_, '_, PublishedTable>,
         rows: &[RowRef],
-    ) -> Result<Written> {
-        let &Batch {
+    ) -> Result<BatchOutcome> {
+        let &RowBatch {
             table,
             op,
             changed,
@@ -74,7 +74,7 @@ impl UploadRows<'_> {
             Op::Update => sql::update(table, changed, 1, insists.then_some(key)),
             _ => sql::delete(table, 1, insists),
         };
-        let writing = Writing {
+        let writing = BatchStatement {
             table,
             op,
             changed,
@@ -88,7 +88,7 @@ impl UploadRows<'_> {
                 && !(self.acting.is_another() && live.has_policies),
             insists,
         };
-        let mut written = Written::default();
+        let mut written = BatchOutcome::default();
         let mut rest = rows;
         while !rest.is_empty() {
             // What fails is told apart from what is passed over by itself.
@@ -103,11 +103,11 @@ impl UploadRows<'_> {
     /// Runs a batch, and what fails again in halves.
     async fn bisect(
         &mut self,
-        writing: &Writing<'_, '_>,
+        writing: &BatchStatement<'_, '_>,
         batch: &[RowRef],
-        written: &mut Written,
+        written: &mut BatchOutcome,
     ) -> Result<()> {
-        let &Writing {
+        let &BatchStatement {
             table,
             op,
             changed,
@@ -132,7 +132,7 @@ impl UploadRows<'_> {
             };
             let executed = self.execute(&writing.statement, &parameters).await?;
             if gives_keys {
-                let is_elsewhere = matches!(&executed, Executed::Rows(result)
+                let is_elsewhere = matches!(&executed, StatementOutcome::Rows(result)
                     if result.iter().any(|row| !row.get::<_, bool>(1)));
                 self.savepoint(if is_elsewhere { UNDO } else { KEEP })
                     .await?;
@@ -142,7 +142,7 @@ impl UploadRows<'_> {
                 }
             }
             if is_guarded {
-                if let Executed::Rows(result) = &executed
+                if let StatementOutcome::Rows(result) = &executed
                     && let Some(others) = again(table, rows, result, is_strict, written)?
                 {
                     self.savepoint(UNDO).await?;
@@ -152,10 +152,12 @@ impl UploadRows<'_> {
                 self.savepoint(KEEP).await?;
             }
             match executed {
-                Executed::Rows(result) if is_guarded && has_other_keys(table, rows, &result)? => {
+                StatementOutcome::Rows(result)
+                    if is_guarded && has_other_keys(table, rows, &result)? =>
+                {
                     written.elsewhere.extend(rows);
                 }
-                Executed::Rows(result) => {
+                StatementOutcome::Rows(result) => {
                     let passed_over = passed_over(table, op, rows, &result)?;
                     written.applied += (rows.len() - passed_over.len()) as u64;
                     if is_guarded {
@@ -170,7 +172,7 @@ impl UploadRows<'_> {
                     written.kept.extend::<Vec<RowRef>>(kept);
                     pass_over(written, table, is_strict, passed_over);
                 }
-                Executed::Failed(refusal) => match rows {
+                StatementOutcome::Failed(refusal) => match rows {
                     // Nothing was passed over, so it may be the key that is taken.
                     [at] if op == Op::Insert
                         && !is_strict
@@ -190,8 +192,8 @@ impl UploadRows<'_> {
                         }
                     }
                 },
-                Executed::Denied(refusal) => {
-                    let failed = rows.iter().map(|&at| Failed::new(at, refusal.clone()));
+                StatementOutcome::Denied(refusal) => {
+                    let failed = rows.iter().map(|&at| FailedRow::new(at, refusal.clone()));
                     written.failed.extend(failed);
                 }
             }
@@ -230,8 +232,8 @@ impl UploadRows<'_> {
         table: &Incoming<'_>,
         op: Op,
         rows: &[RowRef],
-        image: Image,
-    ) -> Result<Vec<Option<Met>>> {
+        image: RowImage,
+    ) -> Result<Vec<Option<MetRow>>> {
         // A key that no row of the centre can have is that of no row.
         let mut possible = Vec::with_capacity(rows.len());
         let mut places = Vec::with_capacity(rows.len());
@@ -260,15 +262,15 @@ impl UploadRows<'_> {
         let columns = || table.table.read_columns();
         let types: Vec<ColumnType> = columns().map(|it| it.kind.column_type(it.scale)).collect();
         let mut decoder = RowDecoder::new(columns().map(|it| it.kind));
-        let mut met: Vec<Option<Met>> = Vec::new();
+        let mut met: Vec<Option<MetRow>> = Vec::new();
         met.resize_with(rows.len(), || None);
         for (row, &place) in found.iter().zip(&places) {
             let Some(row) = row else { continue };
             let mut central = Vec::with_capacity(types.len());
             decoder.result(row, 2, &mut central)?;
-            met[place] = Some(Met {
+            met[place] = Some(MetRow {
                 is_as_uploaded: row.get::<_, Option<bool>>(1) == Some(true),
-                central: Central::pack(&types, central),
+                central: CentralRow::pack(&types, central),
             });
         }
         Ok(met)
@@ -285,14 +287,14 @@ impl UploadRows<'_> {
         table.rows(rows, |_, row| {
             is_possible.push(is_possible_key(
                 table.table,
-                &key_of(table, row, Image::Old),
+                &key_of(table, row, RowImage::Old),
             ));
             Ok(())
         })?;
         let mut is_possible = is_possible.into_iter();
         possible.retain(|_| is_possible.next() == Some(true));
         let statement = self.connection.prepare(&sql::lock(table), &[]).await?;
-        let arrays = read_parameters(table, Op::Delete, &possible, Image::Old)?;
+        let arrays = read_parameters(table, Op::Delete, &possible, RowImage::Old)?;
         let client = self.connection.client();
         let parameters = as_parameters(&arrays);
         let locking = client.query(&statement, &parameters);
@@ -340,7 +342,7 @@ impl UploadRows<'_> {
         }
         // Only now, when nobody can add children any more.
         let statement = self.connection.prepare(&sql::parents(table), &[]).await?;
-        let arrays = read_parameters(table, Op::Delete, &found, Image::Old)?;
+        let arrays = read_parameters(table, Op::Delete, &found, RowImage::Old)?;
         let client = self.connection.client();
         let result = client.query(&statement, &as_parameters(&arrays)).await;
         let result = result.map_err(refused("looking for children of rows to delete"))?;
@@ -363,11 +365,11 @@ fn set_apart(rows: &[RowRef], suspects: &[RowRef], waiting: &mut Vec<Vec<RowRef>
 fn split_or_fail(
     rows: &[RowRef],
     waiting: &mut Vec<Vec<RowRef>>,
-    written: &mut Written,
-    refusal: Refusal,
+    written: &mut BatchOutcome,
+    refusal: RefusalReason,
 ) {
     if let &[at] = rows {
-        written.failed.push(Failed::new(at, refusal));
+        written.failed.push(FailedRow::new(at, refusal));
         return;
     }
     let (left, right) = rows.split_at(rows.len() / 2);
@@ -375,8 +377,8 @@ fn split_or_fail(
     waiting.push(left.to_vec());
 }
 
-fn kept_from_its_key(table: &Incoming<'_>) -> Refusal {
-    Refusal {
+fn kept_from_its_key(table: &Incoming<'_>) -> RefusalReason {
+    RefusalReason {
         code: Code::RowConstraint,
         reason: format!(
             "a trigger of {} keeps the row from its new key",
@@ -387,8 +389,8 @@ fn kept_from_its_key(table: &Incoming<'_>) -> Refusal {
 }
 
 /// The key of an uploaded row as it is, or as it is to be.
-fn key_of<'a>(table: &Incoming<'_>, row: &UnpackedRow<'a>, image: Image) -> Vec<Datum<'a>> {
-    if image == Image::Old || row.new.is_empty() {
+fn key_of<'a>(table: &Incoming<'_>, row: &UnpackedRow<'a>, image: RowImage) -> Vec<Datum<'a>> {
+    if image == RowImage::Old || row.new.is_empty() {
         return row.key.clone();
     }
     let key = table.map.shape.key.iter();
@@ -397,17 +399,17 @@ fn key_of<'a>(table: &Incoming<'_>, row: &UnpackedRow<'a>, image: Image) -> Vec<
 
 /// Notes rows that a statement did nothing about. Of an insert that looks at nothing else, it was a
 /// trigger.
-fn pass_over(written: &mut Written, table: &Incoming<'_>, is_strict: bool, rows: Vec<RowRef>) {
+fn pass_over(written: &mut BatchOutcome, table: &Incoming<'_>, is_strict: bool, rows: Vec<RowRef>) {
     if !is_strict {
         return written.passed_over.extend(rows);
     }
-    let refusal = Refusal {
+    let refusal = RefusalReason {
         code: Code::RowConstraint,
         reason: format!("a trigger of {} ignored the row", table.table.title),
         database_code: None,
     };
     let failed = rows.into_iter();
-    let failed = failed.map(|at| Failed::new(at, refusal.clone()));
+    let failed = failed.map(|at| FailedRow::new(at, refusal.clone()));
     written.failed.extend(failed);
 }
 
@@ -433,7 +435,7 @@ fn again(
     rows: &[RowRef],
     result: &[ResultRow],
     is_strict: bool,
-    written: &mut Written,
+    written: &mut BatchOutcome,
 ) -> Result<Option<Vec<Vec<RowRef>>>> {
     if has_other_keys(table, rows, result)? {
         let one_by_one = rows.chunks(1).rev().map(<[RowRef]>::to_vec);
@@ -528,8 +530,8 @@ pub(super) fn parameters(
     incoming.images(rows, |_, uploaded| {
         for (array, &(image, index)) in arrays.iter_mut().zip(&images) {
             let values = match image {
-                Image::Old => uploaded.old,
-                Image::New => uploaded.new,
+                RowImage::Old => uploaded.old,
+                RowImage::New => uploaded.new,
             };
             let value = values.map_or(&Datum::Null, |values| &values[index]);
             array.push(value).map_err(|_| CentreError::Internal {
@@ -580,7 +582,7 @@ fn read_parameters(
     incoming: &Incoming<'_>,
     op: Op,
     rows: &[RowRef],
-    image: Image,
+    image: RowImage,
 ) -> Result<Vec<Array>> {
     let (columns, key) = (&incoming.table.columns, &incoming.table.key);
     let compared = sql::compared(incoming, op);

@@ -8,7 +8,7 @@ use super::sql::{self, Incoming};
 use super::statements::{as_parameters, ordinal};
 use super::{Result, UploadRows};
 use crate::array::Array;
-use tidewater_centre::engine::upload::incoming::RowRef;
+use tidewater_centre::engine::upload::incoming_rows::RowRef;
 
 /// Fewer rows are halved.
 const FEW: usize = 8;

@@ -2,13 +2,13 @@
 
 use tidewater_protocol::Op;
 
-use super::execute::Executed;
+use super::execute::StatementOutcome;
 use super::sql;
 use super::statements::{GUARD, KEEP, UNDO, parameters};
 use super::{Result, UploadRows};
 use crate::publication::PublishedTable;
-use tidewater_centre::engine::upload::incoming::RowRef;
-use tidewater_centre::engine::upload::rows::Part;
+use tidewater_centre::engine::upload::incoming_rows::RowRef;
+use tidewater_centre::engine::upload::upload_writer::CyclePart;
 
 /// About the most bytes of rows that go into one statement: a message to PostgreSQL has less than
 /// a GiB.
@@ -18,7 +18,7 @@ impl UploadRows<'_> {
     /// See [`Rows::together`](tidewater_centre::engine::upload::rows::Rows::together).
     pub(super) async fn apply_together(
         &mut self,
-        parts: &[Part<'_, '_, PublishedTable>],
+        parts: &[CyclePart<'_, '_, PublishedTable>],
     ) -> Result<bool> {
         let bytes: usize = parts.iter().map(|it| distance(&it.rows)).sum();
         if bytes > MOST_BYTES {
@@ -32,7 +32,7 @@ impl UploadRows<'_> {
         let statement = self.connection.prepare(&text, &[]).await?;
         self.savepoint(GUARD).await?;
         let mut written = vec![0; parts.len()];
-        if let Executed::Rows(result) = self.execute(&statement, &arrays).await? {
+        if let StatementOutcome::Rows(result) = self.execute(&statement, &arrays).await? {
             for row in result {
                 written[row.get::<_, i32>(0) as usize] += usize::from(row.get::<_, bool>(1));
             }

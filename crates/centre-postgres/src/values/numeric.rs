@@ -6,7 +6,7 @@ use std::fmt::Write;
 
 use tidewater_protocol::decimal::{Decimal, MAX_EXACT_DIGITS};
 
-use super::Unfit;
+use super::UnfitValue;
 
 const NEGATIVE: u16 = 0x4000;
 const NAN: u16 = 0xC000;
@@ -16,7 +16,7 @@ const NEGATIVE_INFINITY: u16 = 0xF000;
 const POWERS: [u64; 4] = [1, 10, 100, 1_000];
 
 /// Appends a decimal with its length.
-pub(super) fn encode(decimal: Decimal<'_>, out: &mut Vec<u8>) -> Result<(), Unfit> {
+pub(super) fn encode(decimal: Decimal<'_>, out: &mut Vec<u8>) -> Result<(), UnfitValue> {
     if let Decimal::Exact { unscaled, scale } = decimal
         && let Ok(digits) = u64::try_from(unscaled.unsigned_abs())
         && let pad = POWERS[usize::from((4 - scale % 4) % 4)]
@@ -47,17 +47,17 @@ pub(super) fn encode(decimal: Decimal<'_>, out: &mut Vec<u8>) -> Result<(), Unfi
 }
 
 /// Digits of any number, by way of their text.
-fn encode_text(text: &str, out: &mut Vec<u8>) -> Result<(), Unfit> {
+fn encode_text(text: &str, out: &mut Vec<u8>) -> Result<(), UnfitValue> {
     let (negative, text) = match text.strip_prefix('-') {
         Some(rest) => (true, rest),
         None => (false, text),
     };
     let (whole, fraction) = text.split_once('.').unwrap_or((text, ""));
-    let scale = u16::try_from(fraction.len()).map_err(|_| Unfit)?;
+    let scale = u16::try_from(fraction.len()).map_err(|_| UnfitValue)?;
     let mut digits = Vec::with_capacity(text.len() + 8);
     digits.resize((4 - whole.len() % 4) % 4, b'0');
     digits.extend_from_slice(whole.as_bytes());
-    let weight = i32::try_from(digits.len() / 4).map_err(|_| Unfit)? - 1;
+    let weight = i32::try_from(digits.len() / 4).map_err(|_| UnfitValue)? - 1;
     digits.extend_from_slice(fraction.as_bytes());
     digits.resize(digits.len().next_multiple_of(4), b'0');
     let mut groups = Vec::with_capacity(digits.len() / 4);
@@ -65,7 +65,7 @@ fn encode_text(text: &str, out: &mut Vec<u8>) -> Result<(), Unfit> {
         let mut number = 0u16;
         for digit in group {
             let digit = digit.checked_sub(b'0').filter(|&digit| digit < 10);
-            number = number * 10 + u16::from(digit.ok_or(Unfit)?);
+            number = number * 10 + u16::from(digit.ok_or(UnfitValue)?);
         }
         groups.push(number);
     }
@@ -85,7 +85,7 @@ fn put(
     mut weight: i32,
     negative: bool,
     scale: u16,
-) -> Result<(), Unfit> {
+) -> Result<(), UnfitValue> {
     while let [0, rest @ ..] = groups {
         groups = rest;
         weight -= 1;
@@ -96,8 +96,8 @@ fn put(
     if groups.is_empty() {
         weight = 0;
     }
-    let weight = i16::try_from(weight).map_err(|_| Unfit)?;
-    let count = i16::try_from(groups.len()).map_err(|_| Unfit)?;
+    let weight = i16::try_from(weight).map_err(|_| UnfitValue)?;
+    let count = i16::try_from(groups.len()).map_err(|_| UnfitValue)?;
     let sign = if negative && count > 0 { NEGATIVE } else { 0 };
     out.extend_from_slice(&(8 + 2 * i32::from(count)).to_be_bytes());
     out.extend_from_slice(&count.to_be_bytes());
@@ -111,17 +111,17 @@ fn put(
 }
 
 /// Reads a decimal; one of more than 38 digits is spelled out in `scratch`.
-pub(super) fn decode<'a>(bytes: &[u8], scratch: &'a mut String) -> Result<Decimal<'a>, Unfit> {
+pub(super) fn decode<'a>(bytes: &[u8], scratch: &'a mut String) -> Result<Decimal<'a>, UnfitValue> {
     let header: [u8; 8] = bytes
         .get(..8)
         .and_then(|it| it.try_into().ok())
-        .ok_or(Unfit)?;
+        .ok_or(UnfitValue)?;
     let [c0, c1, w0, w1, s0, s1, d0, d1] = header;
     let count = usize::from(u16::from_be_bytes([c0, c1]));
     let weight = i32::from(i16::from_be_bytes([w0, w1]));
     let sign = u16::from_be_bytes([s0, s1]);
     let scale = u16::from_be_bytes([d0, d1]);
-    let groups = bytes.get(8..8 + 2 * count).ok_or(Unfit)?;
+    let groups = bytes.get(8..8 + 2 * count).ok_or(UnfitValue)?;
     let group = |pair: &[u8]| u64::from(u16::from_be_bytes([pair[0], pair[1]]));
     match sign {
         NAN => return Ok(Decimal::Text("NaN")),
@@ -163,7 +163,7 @@ pub(super) fn decode<'a>(bytes: &[u8], scratch: &'a mut String) -> Result<Decima
     spell(groups, weight, negative, usize::from(scale), scratch);
     Decimal::parse(scratch)
         .map(|(decimal, _)| decimal)
-        .ok_or(Unfit)
+        .ok_or(UnfitValue)
 }
 
 fn exact(unscaled: u128, negative: bool, scale: u16) -> Decimal<'static> {

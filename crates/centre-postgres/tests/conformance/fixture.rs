@@ -6,7 +6,7 @@ use tidewater_testing::postgres::{connect, shared_postgres};
 use tokio_postgres::{Client, SimpleQueryMessage};
 
 use tidewater_centre::{Centre, CentreError};
-pub(crate) use tidewater_centre_conformance::fixture::{Fixture, Transaction};
+pub(crate) use tidewater_centre_conformance::fixture::{ApplicationTransaction, Fixture};
 
 /// A fresh database of the shared server.
 pub(crate) struct PostgresFixture {
@@ -125,7 +125,7 @@ pub(crate) struct PostgresTransaction {
     client: Client,
 }
 
-impl Transaction for PostgresTransaction {
+impl ApplicationTransaction for PostgresTransaction {
     async fn execute(&mut self, sql: &str) {
         self.client.batch_execute(sql).await.unwrap();
     }

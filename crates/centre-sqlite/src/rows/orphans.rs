@@ -7,9 +7,9 @@ use super::UploadRows;
 use crate::publication::PublishedTable;
 use crate::row::Incoming;
 use crate::{failure, quote};
-use tidewater_centre::engine::upload::incoming::RowRef;
+use tidewater_centre::engine::upload::incoming_rows::RowRef;
 use tidewater_centre::engine::upload::orphans::is_own_parent;
-use tidewater_centre::engine::upload::rows::ParentReference;
+use tidewater_centre::engine::upload::upload_writer::ParentReference;
 use tidewater_centre::error::CentreError;
 use tidewater_protocol::UnpackedRow;
 

@@ -16,12 +16,12 @@ use serde_json::{Value as Json, json};
 use tidewater_protocol::{Code, Value};
 
 use crate::calls::{STEPS, bound, of_script};
-use crate::connection::Connection;
+use crate::connection::SqliteConnection;
 use crate::row::savepoint;
 use crate::row_error::classify;
 use crate::{download, failure, quote};
-use tidewater_centre::engine::scripts::{SCRIPT_TIMEOUT, SetColumn, Statement};
-use tidewater_centre::engine::upload::rows::{Refusal, RowSet, ScriptRan};
+use tidewater_centre::engine::scripts::{SCRIPT_TIMEOUT, ScriptStatement, SetColumn};
+use tidewater_centre::engine::upload::upload_writer::{RefusalReason, RowSet, ScriptOutcome};
 use tidewater_centre::error::CentreError;
 
 type Result<T> = std::result::Result<T, CentreError>;
@@ -37,17 +37,17 @@ const FOREIGN_KEY: &str = "a foreign key refuses what the script writes: a row t
 /// tried when the list is run again. By the number of the upload, and what is run.
 #[derive(Default)]
 pub(super) struct EndingScripts {
-    refusals: HashMap<String, Refusal>,
+    refusals: HashMap<String, RefusalReason>,
 }
 
 impl EndingScripts {
-    fn name(number: usize, statements: &[Statement], values: &impl Debug) -> String {
+    fn name(number: usize, statements: &[ScriptStatement], values: &impl Debug) -> String {
         let sql = statements.iter().map(|it| &it.script.sql);
         format!("{number} {:?} {values:?}", sql.collect::<Vec<_>>())
     }
 
     /// Why a run is not tried.
-    fn refusal(&self, name: impl FnOnce() -> String) -> Option<&Refusal> {
+    fn refusal(&self, name: impl FnOnce() -> String) -> Option<&RefusalReason> {
         match self.refusals.is_empty() {
             true => None,
             false => self.refusals.get(&name()),
@@ -56,26 +56,26 @@ impl EndingScripts {
 }
 
 /// What became of a run.
-enum Outcome {
-    Ran(ScriptRan),
+enum RunOutcome {
+    Ran(ScriptOutcome),
     /// The transaction is gone.
-    Ended(Refusal),
+    Ended(RefusalReason),
 }
 
 /// Runs the statements of a script for each row; what is refused of one is undone alone. `None` if
 /// one has ended the transaction.
 pub(super) fn run(
-    connection: &Connection,
-    statements: &[Statement],
+    connection: &SqliteConnection,
+    statements: &[ScriptStatement],
     rows: &[Vec<Vec<Value>>],
     endings: &mut EndingScripts,
     number: usize,
-) -> Result<Option<Vec<ScriptRan>>> {
+) -> Result<Option<Vec<ScriptOutcome>>> {
     let mut all = Vec::with_capacity(rows.len());
     for values in rows {
         let name = || EndingScripts::name(number, statements, values);
         if let Some(refusal) = endings.refusal(name) {
-            all.push(ScriptRan::Refused(refusal.clone()));
+            all.push(ScriptOutcome::Refused(refusal.clone()));
             continue;
         }
         let outcome = apart(connection, || {
@@ -88,11 +88,11 @@ pub(super) fn run(
                 }
                 row = first;
             }
-            Ok(ScriptRan::Done { changed, row })
+            Ok(ScriptOutcome::Done { changed, row })
         });
         match outcome? {
-            Outcome::Ran(ran) => all.push(ran),
-            Outcome::Ended(refusal) => {
+            RunOutcome::Ran(ran) => all.push(ran),
+            RunOutcome::Ended(refusal) => {
                 endings.refusals.insert(name(), refusal);
                 return Ok(None);
             }
@@ -103,15 +103,15 @@ pub(super) fn run(
 
 /// Runs them once for all rows of a set. `None` if that has ended the transaction.
 pub(super) fn run_set(
-    connection: &Connection,
-    statements: &[Statement],
+    connection: &SqliteConnection,
+    statements: &[ScriptStatement],
     set: &RowSet,
     endings: &mut EndingScripts,
     number: usize,
-) -> Result<Option<ScriptRan>> {
+) -> Result<Option<ScriptOutcome>> {
     let name = || EndingScripts::name(number, statements, &(&set.values, &set.rows));
     if let Some(refusal) = endings.refusal(name) {
-        return Ok(Some(ScriptRan::Refused(refusal.clone())));
+        return Ok(Some(ScriptOutcome::Refused(refusal.clone())));
     }
     let columns = statements
         .iter()
@@ -138,11 +138,11 @@ pub(super) fn run_set(
                 changed = Some(changed.map_or(count, |least| least.min(count)));
             }
         }
-        Ok(ScriptRan::Done { changed, row: None })
+        Ok(ScriptOutcome::Done { changed, row: None })
     });
     match outcome? {
-        Outcome::Ran(ran) => Ok(Some(ran)),
-        Outcome::Ended(refusal) => {
+        RunOutcome::Ran(ran) => Ok(Some(ran)),
+        RunOutcome::Ended(refusal) => {
             endings.refusals.insert(name(), refusal);
             Ok(None)
         }
@@ -151,9 +151,9 @@ pub(super) fn run_set(
 
 /// Runs something in a savepoint of its own; if SQLite refuses it, it is undone.
 fn apart(
-    connection: &Connection,
-    work: impl FnOnce() -> rusqlite::Result<ScriptRan>,
-) -> Result<Outcome> {
+    connection: &SqliteConnection,
+    work: impl FnOnce() -> rusqlite::Result<ScriptOutcome>,
+) -> Result<RunOutcome> {
     savepoint(connection, "SAVEPOINT tidewater_script")?;
     let until = Instant::now().checked_add(SCRIPT_TIMEOUT);
     let is_over = move || until.is_some_and(|it| Instant::now() >= it);
@@ -169,20 +169,20 @@ fn apart(
                 refusal.reason = FOREIGN_KEY.to_owned();
             }
             if connection.is_autocommit() {
-                return Ok(Outcome::Ended(refusal));
+                return Ok(RunOutcome::Ended(refusal));
             }
             savepoint(connection, "ROLLBACK TO tidewater_script")?;
-            ScriptRan::Refused(refusal)
+            ScriptOutcome::Refused(refusal)
         }
     };
     savepoint(connection, "RELEASE tidewater_script")?;
-    Ok(Outcome::Ran(ran))
+    Ok(RunOutcome::Ran(ran))
 }
 
 /// Runs one statement to its end: how many rows it has changed, and the first one that it yields.
 fn one(
-    connection: &Connection,
-    statement: &Statement,
+    connection: &SqliteConnection,
+    statement: &ScriptStatement,
     natives: Vec<Native>,
 ) -> rusqlite::Result<(u64, Option<Vec<Value>>)> {
     let mut prepared = connection.prepare_cached(&statement.script.sql)?;

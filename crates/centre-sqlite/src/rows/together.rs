@@ -6,15 +6,15 @@ use tidewater_protocol::Op;
 use super::{Result, UploadRows, ended};
 use crate::deferred_violations;
 use crate::publication::PublishedTable;
-use crate::row::{Fate, Incoming, RowError};
-use tidewater_centre::engine::upload::incoming::RowRef;
-use tidewater_centre::engine::upload::rows::Part;
+use crate::row::{Incoming, RowError, RowFate};
+use tidewater_centre::engine::upload::incoming_rows::RowRef;
+use tidewater_centre::engine::upload::upload_writer::CyclePart;
 
 impl UploadRows<'_> {
     /// See [`Rows::together`](tidewater_centre::engine::upload::rows::Rows::together).
     pub(super) fn apply_together(
         &mut self,
-        parts: &[Part<'_, '_, PublishedTable>],
+        parts: &[CyclePart<'_, '_, PublishedTable>],
     ) -> Result<bool> {
         self.savepoint("SAVEPOINT tidewater_together")?;
         self.savepoint("PRAGMA defer_foreign_keys = ON")?;
@@ -36,8 +36,8 @@ impl UploadRows<'_> {
 
     /// Whether all rows could be written: first what leaves, then what frees, then what takes, and
     /// at last what could not leave before.
-    fn write_all(&mut self, parts: &[Part<'_, '_, PublishedTable>]) -> Result<bool> {
-        let is = |op| move |part: &&Part<'_, '_, PublishedTable>| part.op == op;
+    fn write_all(&mut self, parts: &[CyclePart<'_, '_, PublishedTable>]) -> Result<bool> {
+        let is = |op| move |part: &&CyclePart<'_, '_, PublishedTable>| part.op == op;
         let mut late = Vec::new();
         for part in parts.iter().filter(is(Op::Update)) {
             late.push((part.table, self.those_left(part.table, &part.rows)?));
@@ -72,7 +72,7 @@ impl UploadRows<'_> {
                 return Ok(());
             }
             match writer.write(row) {
-                Ok(Fate::Applied) => {}
+                Ok(RowFate::Applied) => {}
                 Ok(_) => left.push(at),
                 Err(RowError::Centre(error)) => return Err(error),
                 Err(RowError::Ended(refusal)) => end = Some((at, refusal)),

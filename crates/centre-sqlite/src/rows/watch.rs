@@ -2,7 +2,7 @@
 
 use rusqlite::params;
 
-use crate::connection::Connection;
+use crate::connection::SqliteConnection;
 use crate::quote;
 use crate::tracking::literal;
 use tidewater_centre::trying::ChangedTable;
@@ -13,7 +13,7 @@ const TABLES: &str = "SELECT name FROM main.sqlite_schema WHERE type = 'table'
     AND sql NOT LIKE 'CREATE VIRTUAL%'";
 
 /// Begins to count.
-pub(super) fn begin(connection: &Connection) -> rusqlite::Result<()> {
+pub(super) fn begin(connection: &SqliteConnection) -> rusqlite::Result<()> {
     let tables: Vec<String> = {
         let mut select = connection.prepare(TABLES)?;
         let names = select.query_map([], |row| row.get(0))?;
@@ -36,7 +36,7 @@ pub(super) fn begin(connection: &Connection) -> rusqlite::Result<()> {
 }
 
 /// What was counted.
-pub(super) fn changed(connection: &Connection) -> rusqlite::Result<Vec<ChangedTable>> {
+pub(super) fn changed(connection: &SqliteConnection) -> rusqlite::Result<Vec<ChangedTable>> {
     let mut select = connection.prepare(
         "SELECT name, sum(op = 0), sum(op = 1), sum(op = 2) FROM temp.tidewater_tried
          GROUP BY name ORDER BY name",

@@ -7,7 +7,7 @@ use rusqlite::Connection;
 use rusqlite::types::ValueRef;
 
 use tidewater_centre::{Centre, CentreError};
-pub(crate) use tidewater_centre_conformance::fixture::{Fixture, Transaction};
+pub(crate) use tidewater_centre_conformance::fixture::{ApplicationTransaction, Fixture};
 use tidewater_testing::generate::Dialect;
 
 /// A fresh SQLite file.
@@ -53,7 +53,7 @@ impl Fixture for SqliteFixture {
     }
 
     async fn connect(url: &str) -> Result<Arc<dyn Centre>, CentreError> {
-        let path = tidewater_centre_sqlite::path_of(url).expect("the URL of a file");
+        let path = url.strip_prefix("sqlite:").expect("the URL of a file");
         tidewater_centre_sqlite::connect(path).await
     }
 
@@ -132,7 +132,7 @@ pub(crate) struct SqliteTransaction {
     connection: Connection,
 }
 
-impl Transaction for SqliteTransaction {
+impl ApplicationTransaction for SqliteTransaction {
     async fn execute(&mut self, sql: &str) {
         self.connection.execute_batch(sql).unwrap();
     }

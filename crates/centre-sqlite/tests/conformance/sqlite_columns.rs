@@ -1,8 +1,8 @@
 //! Columns that are dropped and added again.
 
 use tidewater_centre::CentreError;
-use tidewater_centre_conformance::remote::Remote;
-use tidewater_centre_conformance::world::{World, everyone};
+use tidewater_centre_conformance::remote::TestRemote;
+use tidewater_centre_conformance::world::{DeployedCentre, everyone};
 
 use crate::fixture::SqliteFixture;
 
@@ -10,8 +10,8 @@ use crate::fixture::SqliteFixture;
 async fn rows_whose_columns_are_dropped_and_added_again_are_sent_once_more() {
     let ddl = "CREATE TABLE t (id INTEGER PRIMARY KEY, note TEXT, other TEXT, last TEXT);
          INSERT INTO t VALUES (1, 'old', 'x', 'old')";
-    let mut world = World::<SqliteFixture>::new(ddl, vec![everyone("t")]).await;
-    let mut anna = Remote::synced(&world, "anna").await;
+    let mut world = DeployedCentre::<SqliteFixture>::new(ddl, vec![everyone("t")]).await;
+    let mut anna = TestRemote::synced(&world, "anna").await;
     for again in [
         "ALTER TABLE t DROP COLUMN last; ALTER TABLE t ADD COLUMN last TEXT DEFAULT 'new'",
         "ALTER TABLE t DROP COLUMN note; ALTER TABLE t ADD COLUMN note TEXT",

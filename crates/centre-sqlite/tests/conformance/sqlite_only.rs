@@ -7,17 +7,17 @@ use tidewater_centre::{CentreError, UploadOutcome};
 
 use crate::fixture::SqliteFixture;
 use tidewater_centre_conformance::fixture::Fixture;
-use tidewater_centre_conformance::remote::{Remote, delete, insert, update};
+use tidewater_centre_conformance::remote::{TestRemote, delete, insert, update};
 use tidewater_centre_conformance::scripting::script;
-use tidewater_centre_conformance::world::{SHOP_DDL, World, everyone, partitioned, shop};
+use tidewater_centre_conformance::world::{DeployedCentre, SHOP_DDL, everyone, partitioned, shop};
 
-type SqliteWorld = World<SqliteFixture>;
+type SqliteWorld = DeployedCentre<SqliteFixture>;
 
 const HELD: &str = "SELECT part FROM held WHERE login = {s.username}";
 
 /// One partitioned table `t(id, part, a, b)` of the given DDL, and a remote for each
 /// of the partitions `x`, `y` and `z`.
-async fn three_partitions(ddl: &str) -> (SqliteWorld, Vec<Remote>) {
+async fn three_partitions(ddl: &str) -> (SqliteWorld, Vec<TestRemote>) {
     let ddl = format!(
         "CREATE TABLE held (login TEXT, part TEXT);
          INSERT INTO held VALUES ('x', 'x'), ('y', 'y'), ('z', 'z'); {ddl}; {RESET}"
@@ -25,7 +25,7 @@ async fn three_partitions(ddl: &str) -> (SqliteWorld, Vec<Remote>) {
     let world = SqliteWorld::new(&ddl, vec![partitioned("t", &["part"], HELD)]).await;
     let mut remotes = Vec::new();
     for user in ["x", "y", "z"] {
-        remotes.push(Remote::synced(&world, user).await);
+        remotes.push(TestRemote::synced(&world, user).await);
     }
     (world, remotes)
 }
@@ -35,7 +35,7 @@ const RESET: &str = "DELETE FROM t; INSERT INTO t (id, part, a, b) VALUES (1, 'x
     (2, 'y', 'a2', 'b2'), (3, 'z', 'a3', 'b3');";
 
 /// Every remote ends with the centre's rows of its partition, and was sent nothing else.
-async fn converges(world: &SqliteWorld, remotes: &mut [Remote]) {
+async fn converges(world: &SqliteWorld, remotes: &mut [TestRemote]) {
     for remote in remotes {
         remote.download().await;
         let sql = format!(
@@ -166,7 +166,7 @@ async fn a_script_that_ends_the_transaction_is_refused_for_its_row_alone() {
         let insert_rows = format!("INSERT INTO t (id, a) {columns}");
         world.specs[0].scripts = vec![script("t", "upload_insert", &insert_rows)];
         world.deploy().await.unwrap();
-        let mut anna = Remote::synced(&world, "anna").await;
+        let mut anna = TestRemote::synced(&world, "anna").await;
         let value = |id| if id % 3 == 0 { "x" } else { "fine" };
         let rows = (1..=6).map(|id| insert("t", &format!("{id}|{}", value(id))));
         let result = anna.upload(&rows.collect::<Vec<_>>()).await;
@@ -194,7 +194,7 @@ async fn a_foreign_key_that_refuses_a_script_is_told_without_a_table() {
         script("t", "upload_delete", "DELETE FROM parent WHERE id = {r.id}"),
     ];
     world.deploy().await.unwrap();
-    let mut anna = Remote::synced(&world, "anna").await;
+    let mut anna = TestRemote::synced(&world, "anna").await;
     let result = anna
         .upload(&[insert("t", "2|new"), delete("t", "1|parent")])
         .await;
@@ -219,7 +219,7 @@ async fn many_rows_that_end_the_transaction_are_refused() {
         vec![everyone("t")],
     )
     .await;
-    let mut anna = Remote::synced(&world, "anna").await;
+    let mut anna = TestRemote::synced(&world, "anna").await;
     let value = |id| if id % 3 == 0 { "fine" } else { "x" };
     let rows = (0..3_000).map(|id| insert("t", &format!("{id}|{}", value(id))));
     let result = anna.upload(&rows.collect::<Vec<_>>()).await;
@@ -245,8 +245,8 @@ async fn a_row_that_ends_the_transaction_is_refused_alone() {
         vec![everyone("t")],
     )
     .await;
-    let mut anna = Remote::synced(&world, "anna").await;
-    let mut berta = Remote::synced(&world, "berta").await;
+    let mut anna = TestRemote::synced(&world, "anna").await;
+    let mut berta = TestRemote::synced(&world, "berta").await;
     let uploads = vec![
         berta.next_upload(&[insert("t", "1|fine")]),
         anna.next_upload(&[
@@ -319,7 +319,7 @@ async fn rows_that_need_each_other_are_taken_together() {
         .to_vec(),
     )
     .await;
-    let mut anna = Remote::synced(&world, "anna").await;
+    let mut anna = TestRemote::synced(&world, "anna").await;
     let both = [insert("hen", "1|1"), insert("egg", "1|1")];
     assert_eq!(anna.upload(&both).await.len(), 1);
     // Also beside one that can never be taken.
@@ -404,7 +404,7 @@ async fn values_of_the_wrong_class_travel_as_they_are() {
                  (2, 7, '2026-01-02', 12345678.25, '1234567890123456789012345.678')",
         )
         .await;
-    let mut anna = Remote::synced(&world, "anna").await;
+    let mut anna = TestRemote::synced(&world, "anna").await;
     let rows = [
         "1|many|tomorrow|much|x",
         "2|7|2026-01-02|12345678.25|1234567890123456789012345.678",
@@ -432,7 +432,7 @@ async fn values_of_the_wrong_class_travel_as_they_are() {
         .upload(&[update("t", rows[1], "2|7|2026-01-02|1.005|0.001")])
         .await;
     assert_eq!(result[1..], ["made t: 2|7|2026-01-02|1.01|0.001"]);
-    let mut berta = Remote::synced(&world, "berta").await;
+    let mut berta = TestRemote::synced(&world, "berta").await;
     let expected = ["1|8|tomorrow|much|x", "2|7|2026-01-02|1.01|0.001"];
     assert_eq!(berta.rows("t"), expected);
     assert_eq!(berta.download().await.rows(), [] as [&str; 0]);
@@ -441,7 +441,7 @@ async fn values_of_the_wrong_class_travel_as_they_are() {
 #[tokio::test(flavor = "multi_thread")]
 async fn an_empty_download_writes_nothing() {
     let world = SqliteWorld::new(SHOP_DDL, shop()).await;
-    let mut anna = Remote::synced(&world, "anna").await;
+    let mut anna = TestRemote::synced(&world, "anna").await;
     let watcher = world.fixture.connection();
     let version = || -> i64 {
         let version = watcher.query_row("PRAGMA data_version", [], |row| row.get(0));
@@ -459,7 +459,7 @@ async fn an_empty_download_writes_nothing() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_restored_copy_is_noticed() {
     let world = SqliteWorld::new(SHOP_DDL, shop()).await;
-    let mut anna = Remote::synced(&world, "anna").await;
+    let mut anna = TestRemote::synced(&world, "anna").await;
     let copy = tempfile::tempdir().unwrap();
     let saved = copy.path().join("saved.db");
     world
@@ -498,7 +498,7 @@ async fn a_restored_copy_is_noticed() {
 #[tokio::test(flavor = "multi_thread")]
 async fn lost_triggers_are_told_and_made_good() {
     let mut world = SqliteWorld::new(SHOP_DDL, shop()).await;
-    let mut anna = Remote::synced(&world, "anna").await;
+    let mut anna = TestRemote::synced(&world, "anna").await;
     // A tool rebuilds the table, and with it the triggers vanish.
     world
         .execute(
@@ -546,7 +546,7 @@ async fn a_trigger_made_while_serving_leaves_nothing_half_done() {
         vec![everyone("t")],
     )
     .await;
-    let mut anna = Remote::synced(&world, "anna").await;
+    let mut anna = TestRemote::synced(&world, "anna").await;
     world
         .execute(
             "CREATE TRIGGER no_two AFTER INSERT ON t WHEN NEW.id = 2
@@ -618,7 +618,7 @@ async fn a_value_that_others_refer_to_can_be_spelled_otherwise() {
           u TEXT COLLATE NOCASE REFERENCES par (u) ON UPDATE CASCADE);
         INSERT INTO par VALUES (1, 'abc'); INSERT INTO ch VALUES (1, 'abc')";
     let world = SqliteWorld::new(ddl, ["par", "ch"].map(everyone).to_vec()).await;
-    let mut anna = Remote::synced(&world, "anna").await;
+    let mut anna = TestRemote::synced(&world, "anna").await;
     let result = anna.upload(&[update("par", "1|abc", "1|Abc")]).await;
     let counts = "0 inserted, 1 updated, 0 deleted, 0 conflicts, 0 refused";
     assert_eq!(result[0], counts, "{result:?}");

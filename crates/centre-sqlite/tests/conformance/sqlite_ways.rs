@@ -3,8 +3,8 @@
 
 use crate::fixture::SqliteFixture;
 use tidewater_centre_conformance::fixture::Fixture;
-use tidewater_centre_conformance::remote::Remote;
-use tidewater_centre_conformance::world::{World, everyone, partitioned};
+use tidewater_centre_conformance::remote::TestRemote;
+use tidewater_centre_conformance::world::{DeployedCentre, everyone, partitioned};
 
 const DDL: &str = "
     CREATE TABLE plan (login TEXT, region TEXT);
@@ -108,9 +108,9 @@ const WAYS: &[&str] = &[
     "REINDEX; ANALYZE; UPDATE customer SET email = 'new@x' WHERE id = 4",
 ];
 
-type SqliteWorld = World<SqliteFixture>;
+type SqliteWorld = DeployedCentre<SqliteFixture>;
 
-async fn converge(world: &SqliteWorld, remotes: &mut [(Remote, &str)], way: &str) {
+async fn converge(world: &SqliteWorld, remotes: &mut [(TestRemote, &str)], way: &str) {
     for (remote, region) in remotes {
         remote.download().await;
         for (table, by_region) in TABLES {
@@ -141,8 +141,8 @@ async fn every_way_to_change_a_row_of_sqlite_reaches_remotes() {
     let folder = tempfile::tempdir().unwrap();
     let other = folder.path().join("other.db").display().to_string();
     let mut remotes = [
-        (Remote::synced(&world, "anna").await, "north"),
-        (Remote::synced(&world, "berta").await, "south"),
+        (TestRemote::synced(&world, "anna").await, "north"),
+        (TestRemote::synced(&world, "berta").await, "south"),
     ];
     for way in WAYS {
         world.execute(ROWS).await;

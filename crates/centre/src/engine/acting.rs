@@ -4,9 +4,9 @@
 //! who holds what. The application's tables are read and written by the role that is found here, so
 //! that row security, rights and audit triggers of the centre hold for the remote.
 
-use super::database::{RoleAsked, Tracking};
+use super::database::{ChangeTracking, RoleSource};
 use super::scope::{ScopeQuery, wrong};
-use crate::engine::script::{Parameter, Script};
+use crate::engine::script::{Script, ScriptParameter};
 use crate::error::CentreError;
 use crate::publication::{ActAs, PublicationSpec};
 
@@ -14,7 +14,7 @@ type Result<T> = std::result::Result<T, CentreError>;
 
 /// A role that was asked for, as the database knows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Found {
+pub struct DatabaseRole {
     /// Its name, as it was asked for.
     pub name: String,
     /// Whether there is such a role.
@@ -29,7 +29,7 @@ pub struct Found {
 
 /// Under which role remotes act.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Assumed {
+pub struct RoleAssumption {
     /// The query that yields it.
     pub query: ScopeQuery,
     /// The one that it is for everybody, if so.
@@ -37,7 +37,7 @@ pub struct Assumed {
 }
 
 /// What is wrong with a role, and what to do about it.
-pub struct Unfit {
+pub struct RoleFault {
     /// Why it cannot be.
     pub message: String,
     /// What to do.
@@ -48,11 +48,11 @@ pub struct Unfit {
 ///
 /// # Errors
 /// [`CentreError::Configuration`], with the place.
-pub(super) async fn compile<T: Tracking>(
+pub(super) async fn compile<T: ChangeTracking>(
     connection: &mut T::Connection,
     spec: &PublicationSpec,
     tables: &[T::Table],
-) -> Result<Option<(Assumed, Vec<String>)>> {
+) -> Result<Option<(RoleAssumption, Vec<String>)>> {
     let Some(act_as) = &spec.act_as else {
         return Ok(None);
     };
@@ -60,7 +60,7 @@ pub(super) async fn compile<T: Tracking>(
     let (inner, sql, parameters) = match act_as {
         ActAs::Role(role) => (
             role.clone(),
-            T::acting_sql(RoleAsked::Named(role)),
+            T::acting_sql(RoleSource::Named(role)),
             Vec::new(),
         ),
         ActAs::Query(query) => {
@@ -72,16 +72,16 @@ pub(super) async fn compile<T: Tracking>(
                     error.hint(),
                 )
             })?;
-            if let Some(Parameter::User(name)) = script
+            if let Some(ScriptParameter::User(name)) = script
                 .parameters
                 .iter()
-                .find(|it| matches!(it, Parameter::User(_)))
+                .find(|it| matches!(it, ScriptParameter::User(_)))
             {
                 let what = format!("the query names {{u.{name}}}: no device says who it is");
                 return Err(wrong(&place, &what, "tell the role by {s.username}"));
             }
             let inner = script.sql.trim().trim_end_matches(';').to_owned();
-            let sql = T::acting_sql(RoleAsked::Query(&inner));
+            let sql = T::acting_sql(RoleSource::Query(&inner));
             (inner, sql, script.parameters)
         }
     };
@@ -101,7 +101,7 @@ pub(super) async fn compile<T: Tracking>(
         ActAs::Role(role) => Some(role.clone()),
         ActAs::Query(_) => None,
     };
-    let assumed = Assumed { query, fixed };
+    let assumed = RoleAssumption { query, fixed };
     let warnings = T::check_acting(connection, &place, &assumed, tables).await?;
     Ok(Some((assumed, warnings)))
 }
@@ -111,9 +111,9 @@ pub(super) async fn compile<T: Tracking>(
 ///
 /// # Errors
 /// There is none.
-pub fn only(found: &[Found]) -> std::result::Result<String, Unfit> {
+pub fn only(found: &[DatabaseRole]) -> std::result::Result<String, RoleFault> {
     let unfit = |message: String, hint: &str| {
-        Err(Unfit {
+        Err(RoleFault {
             message,
             hint: hint.to_owned(),
         })

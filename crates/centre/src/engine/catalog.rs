@@ -12,7 +12,7 @@ pub use self::listing::{identifier, listed};
 pub use self::setting::{SetColumns, SettingTrigger};
 
 /// The application's tables as an adapter reads them.
-pub trait Catalog: Send + Sync {
+pub trait CatalogReader: Send + Sync {
     /// The tables, by name.
     fn tables(&self) -> &[TableInfo];
 }
@@ -33,7 +33,7 @@ pub struct TableInfo {
     /// Other unique constraints that remotes can have too.
     pub unique: Vec<Vec<usize>>,
     /// Its foreign keys.
-    pub references: Vec<Reference>,
+    pub references: Vec<ForeignKeyInfo>,
     /// The leading columns of its indexes, the primary key's included.
     pub indexed: Vec<Vec<usize>>,
     /// Whether the case of names means nothing.
@@ -65,7 +65,7 @@ pub struct CheckInfo {
 
 /// What numbers the rows of a table in the centre.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Numbering {
+pub enum RowNumbering {
     /// A sequence that can be moved on; what it is, for people.
     Sequence(&'static str),
     /// The highest number there is: what is handed out is not kept clear of it.
@@ -98,12 +98,12 @@ pub struct ColumnInfo {
     /// Whether blanks at the end mean nothing.
     pub is_padded: bool,
     /// What gives numbers to rows that are inserted without.
-    pub numbering: Option<Numbering>,
+    pub numbering: Option<RowNumbering>,
 }
 
 /// A foreign key.
 #[derive(Clone, Debug)]
-pub struct Reference {
+pub struct ForeignKeyInfo {
     /// The columns that refer, by their index.
     pub columns: Vec<usize>,
     /// The table's index in the catalog.

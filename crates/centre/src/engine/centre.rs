@@ -7,32 +7,34 @@ use futures_util::future::BoxFuture;
 use tidewater_protocol::message::NumberBlock;
 use tidewater_protocol::{PublicationSchema, RemoteId};
 
-use super::catalog::{Catalog, listed};
-use super::connection::Connection;
-use super::database::{Database, Job, Lane};
+use super::catalog::{CatalogReader, listed};
+use super::connection::DatabaseConnection;
+use super::database::{Database, Job, WorkerConnection};
 use super::{
     deploy, events, explain, follow, numbers, once, preview, procedure, prune, recorded, records,
     refusals, scripts, session, state,
 };
 use crate::centre::{Centre, CentreResult, Worker};
-use crate::download::{Downloaded, Downloading};
-use crate::engine::evolution::Mode;
-use crate::engine::scripts::Connected;
+use crate::download::{Downloaded, RunningDownloads};
+use crate::engine::evolution::DeploymentMode;
+use crate::engine::scripts::ScriptConnection;
 use crate::error::CentreError;
-use crate::events::{Appended, NewEvents, SpaceRetention, StoredEvent};
-use crate::explain::{Explanation, Question};
-use crate::follow::{AskedHolding, FollowPosition, Followed, Holding};
-use crate::preview::{Preview, PreviewAsked};
-use crate::procedure::{Begun, CallOutcome, Interrupt, Procedure, ProcedureCall, ProcedureSpec};
-use crate::publication::{DeployReport, Deployed, ListedTable, PublicationSpec};
+use crate::events::{AppendOutcome, NewEvents, SpaceRetention, StoredEvent};
+use crate::explain::{ExplainQuestion, Explanation};
+use crate::follow::{FollowPosition, FollowedCommits, HoldingRequest, RemoteHolding};
+use crate::preview::{Preview, PreviewRequest};
+use crate::procedure::{
+    CallInterrupt, CallOutcome, CallableProcedure, OnceKeyState, ProcedureCall, ProcedureSpec,
+};
+use crate::publication::{DeployReport, DeployedPublications, ListedTable, PublicationSpec};
 use crate::records::{
-    AskedSession, CentreStatus, ConflictFilter, ConflictRecord, NumbersWanted, Proven, Pruned,
-    Pulse, RefusedFilter, RefusedRecord, RemoteRecord, Retention, SessionState, ShutOut,
-    SigningKey, SyncRecord, UserImport, UserRecord,
+    CentrePulse, CentreStatus, ConflictFilter, ConflictRecord, NumbersRequest, ProvenIdentity,
+    PruneReport, RefusedFilter, RefusedRecord, RemoteRecord, RetentionTimes, SessionRequest,
+    SessionState, ShutOutReason, SigningKey, SyncRecord, UserImport, UserRecord,
 };
 use crate::scope::Checkpoint;
 use crate::scripting::ScriptRun;
-use crate::settling::{Choice, RefusedChoice, SettleOutcome};
+use crate::settling::{ConflictChoice, RefusedChoice, SettleOutcome};
 use crate::trying::{ScriptTrial, ScriptsToTry, TriedScript};
 use crate::upload::{SyncUpload, UploadOutcome, UploadResult, decode_result};
 
@@ -40,7 +42,7 @@ use crate::upload::{SyncUpload, UploadOutcome, UploadResult, decode_result};
 pub struct EngineCentre<D>(pub D);
 
 /// A worker on a connection.
-struct EngineWorker<D: Database>(D::Lane, Connected);
+struct EngineWorker<D: Database>(D::Lane, ScriptConnection);
 
 /// Makes a [`Job`] of an expression that is a future over the connection.
 macro_rules! job {
@@ -50,7 +52,10 @@ macro_rules! job {
 }
 
 /// Runs statements in one transaction.
-async fn run_statements(connection: &mut impl Connection, sql: &str) -> Result<(), CentreError> {
+async fn run_statements(
+    connection: &mut impl DatabaseConnection,
+    sql: &str,
+) -> Result<(), CentreError> {
     connection.begin().await?;
     connection.execute("running statements", sql).await?;
     connection.commit().await
@@ -66,7 +71,7 @@ impl<D: Database> EngineCentre<D> {
     fn deploy_in(
         &self,
         publications: &[PublicationSpec],
-        mode: Mode,
+        mode: DeploymentMode,
         now_ms: i64,
     ) -> CentreResult<'_, DeployReport> {
         let specs = publications.to_vec();
@@ -94,7 +99,7 @@ impl<D: Database> Centre for EngineCentre<D> {
         dry_run: bool,
         now_ms: i64,
     ) -> CentreResult<'a, DeployReport> {
-        self.deploy_in(publications, Mode::of(dry_run), now_ms)
+        self.deploy_in(publications, DeploymentMode::from_dry_run(dry_run), now_ms)
     }
 
     fn deploy_refusing_pending<'a>(
@@ -102,7 +107,7 @@ impl<D: Database> Centre for EngineCentre<D> {
         publications: &'a [PublicationSpec],
         now_ms: i64,
     ) -> CentreResult<'a, DeployReport> {
-        self.deploy_in(publications, Mode::RefusePending, now_ms)
+        self.deploy_in(publications, DeploymentMode::RefusePending, now_ms)
     }
 
     fn rename(&self, now_ms: i64) -> CentreResult<'_, bool> {
@@ -149,7 +154,7 @@ impl<D: Database> Centre for EngineCentre<D> {
         })
     }
 
-    fn refresh(&self) -> CentreResult<'_, Option<Deployed>> {
+    fn refresh(&self) -> CentreResult<'_, Option<DeployedPublications>> {
         Box::pin(async move {
             let served = self.0.served();
             let reload =
@@ -164,7 +169,7 @@ impl<D: Database> Centre for EngineCentre<D> {
     fn worker(&self) -> CentreResult<'_, Box<dyn Worker>> {
         Box::pin(async move {
             let lane = self.0.open_lane().await?;
-            Ok(Box::new(EngineWorker::<D>(lane, Connected::default())) as Box<dyn Worker>)
+            Ok(Box::new(EngineWorker::<D>(lane, ScriptConnection::default())) as Box<dyn Worker>)
         })
     }
 
@@ -282,7 +287,7 @@ impl<D: Database> Centre for EngineCentre<D> {
         self.0.run(job!(|connection| refusals::all(connection)))
     }
 
-    fn explain<'a>(&'a self, question: &'a Question) -> CentreResult<'a, Explanation> {
+    fn explain<'a>(&'a self, question: &'a ExplainQuestion) -> CentreResult<'a, Explanation> {
         let question = question.clone();
         let explain = job!(|connection| explain::explain::<D>(connection, &question));
         self.0.run_apart(explain)
@@ -291,7 +296,7 @@ impl<D: Database> Centre for EngineCentre<D> {
     fn preview<'a>(
         &'a self,
         publications: &'a [PublicationSpec],
-        asked: &'a PreviewAsked,
+        asked: &'a PreviewRequest,
     ) -> CentreResult<'a, Preview> {
         let (specs, asked) = (publications.to_vec(), asked.clone());
         let preview = job!(|connection| preview::preview::<D>(connection, &specs, &asked));
@@ -313,7 +318,7 @@ impl<D: Database> Centre for EngineCentre<D> {
             state::check::<D>(connection).await?;
             let logs = D::log_sizes(connection).await?;
             let blockers = D::blockers(connection).await?;
-            let tables = recorded::Recorded::read(connection).await?.tables();
+            let tables = recorded::DeploymentRecord::read(connection).await?.tables();
             let keyless_rows = D::keyless_rows(connection, &tables).await?;
             let status = records::status(connection, logs, blockers).await?;
             Ok(CentreStatus {
@@ -323,11 +328,11 @@ impl<D: Database> Centre for EngineCentre<D> {
         }))
     }
 
-    fn pulse(&self) -> CentreResult<'_, Pulse> {
+    fn pulse(&self) -> CentreResult<'_, CentrePulse> {
         self.0.run(job!(|connection| async {
             state::check::<D>(connection).await?;
             let (oldest_transaction_ms, lock_waits) = D::load(connection).await?;
-            Ok(Pulse {
+            Ok(CentrePulse {
                 oldest_transaction_ms,
                 lock_waits,
                 logs: D::about_log_sizes(connection).await?,
@@ -336,7 +341,7 @@ impl<D: Database> Centre for EngineCentre<D> {
         }))
     }
 
-    fn prune(&self, retention: Retention, now_ms: i64) -> CentreResult<'_, Pruned> {
+    fn prune(&self, retention: RetentionTimes, now_ms: i64) -> CentreResult<'_, PruneReport> {
         Box::pin(async move {
             let mut random = [0; 16];
             self.0.random(&mut random)?;
@@ -345,7 +350,7 @@ impl<D: Database> Centre for EngineCentre<D> {
         })
     }
 
-    fn follow(&self, since: Option<FollowPosition>) -> CentreResult<'_, Followed> {
+    fn follow(&self, since: Option<FollowPosition>) -> CentreResult<'_, FollowedCommits> {
         Box::pin(async move {
             let served = self.0.served();
             let since = since.map(|it| it.0);
@@ -367,7 +372,7 @@ impl<D: Database> Centre for EngineCentre<D> {
     fn procedures<'a>(
         &'a self,
         specs: &'a [ProcedureSpec],
-    ) -> CentreResult<'a, Vec<Arc<Procedure>>> {
+    ) -> CentreResult<'a, Vec<Arc<CallableProcedure>>> {
         let specs = specs.to_vec();
         self.0.run(job!(|connection| procedure::compile::<D>(
             connection, &specs
@@ -384,7 +389,10 @@ impl<D: Database> Worker for EngineWorker<D> {
         self.0.is_usable()
     }
 
-    fn session_states(&mut self, asked: Vec<AskedSession>) -> CentreResult<'_, Vec<SessionState>> {
+    fn session_states(
+        &mut self,
+        asked: Vec<SessionRequest>,
+    ) -> CentreResult<'_, Vec<SessionState>> {
         self.0
             .run(job!(|connection| session::states::<D>(connection, &asked)))
     }
@@ -392,7 +400,7 @@ impl<D: Database> Worker for EngineWorker<D> {
     fn shut_out<'a>(
         &'a mut self,
         remotes: &'a [RemoteId],
-    ) -> CentreResult<'a, Vec<(RemoteId, ShutOut)>> {
+    ) -> CentreResult<'a, Vec<(RemoteId, ShutOutReason)>> {
         let remotes = remotes.to_vec();
         self.0
             .run(job!(|connection| session::shut_out(connection, &remotes)))
@@ -407,7 +415,7 @@ impl<D: Database> Worker for EngineWorker<D> {
     fn prove_user<'a>(
         &'a mut self,
         user: &'a str,
-        proven: &'a Proven,
+        proven: &'a ProvenIdentity,
         creates: bool,
     ) -> CentreResult<'a, bool> {
         let (user, proven) = (user.to_owned(), proven.clone());
@@ -428,7 +436,7 @@ impl<D: Database> Worker for EngineWorker<D> {
         )))
     }
 
-    fn hand_out<'a>(&'a mut self, asked: &'a NumbersWanted) -> CentreResult<'a, Vec<NumberBlock>> {
+    fn hand_out<'a>(&'a mut self, asked: &'a NumbersRequest) -> CentreResult<'a, Vec<NumberBlock>> {
         let (served, asked) = (self.0.served(), asked.clone());
         self.0.run(job!(|connection| numbers::hand_out::<D>(
             connection, &served, &asked
@@ -470,7 +478,7 @@ impl<D: Database> Worker for EngineWorker<D> {
         Box::pin(connected.end(lane))
     }
 
-    fn settle_conflict(&mut self, choice: Choice) -> CentreResult<'_, SettleOutcome> {
+    fn settle_conflict(&mut self, choice: ConflictChoice) -> CentreResult<'_, SettleOutcome> {
         self.0.settle_conflict(choice)
     }
 
@@ -494,7 +502,10 @@ impl<D: Database> Worker for EngineWorker<D> {
         }))
     }
 
-    fn download<'a>(&'a mut self, downloads: Vec<Downloading<'a>>) -> CentreResult<'a, Downloaded> {
+    fn download<'a>(
+        &'a mut self,
+        downloads: Vec<RunningDownloads<'a>>,
+    ) -> CentreResult<'a, Downloaded> {
         let EngineWorker(lane, connected) = self;
         match lane.served().has_scripts() || connected.serves_scripts() {
             false => lane.download(downloads),
@@ -504,8 +515,8 @@ impl<D: Database> Worker for EngineWorker<D> {
 
     fn holdings_now(
         &mut self,
-        asked: Vec<AskedHolding>,
-    ) -> CentreResult<'_, Vec<Option<Vec<Holding>>>> {
+        asked: Vec<HoldingRequest>,
+    ) -> CentreResult<'_, Vec<Option<Vec<RemoteHolding>>>> {
         let served = self.0.served();
         self.0.run(job!(|connection| async move {
             follow::holdings_now::<D>(connection, &served, &asked).await
@@ -515,7 +526,7 @@ impl<D: Database> Worker for EngineWorker<D> {
     fn holdings<'a>(
         &'a mut self,
         checkpoints: &'a [Checkpoint],
-    ) -> CentreResult<'a, Vec<Option<Holding>>> {
+    ) -> CentreResult<'a, Vec<Option<RemoteHolding>>> {
         let checkpoints = checkpoints.to_vec();
         self.0.run(job!(|connection| follow::holdings(
             connection,
@@ -531,7 +542,7 @@ impl<D: Database> Worker for EngineWorker<D> {
         self.0.call(calls, now_ms)
     }
 
-    fn interrupter(&self) -> Arc<dyn Interrupt> {
+    fn interrupter(&self) -> Arc<dyn CallInterrupt> {
         self.0.interrupter()
     }
 
@@ -541,7 +552,7 @@ impl<D: Database> Worker for EngineWorker<D> {
         key: [u8; 16],
         procedure: &'a str,
         now_ms: i64,
-    ) -> CentreResult<'a, Begun> {
+    ) -> CentreResult<'a, OnceKeyState> {
         let user = user.to_owned();
         let procedure = procedure.to_owned();
         self.0.run(job!(|connection| once::begin(
@@ -572,7 +583,7 @@ impl<D: Database> Worker for EngineWorker<D> {
         &mut self,
         batch: Vec<NewEvents>,
         now_ms: i64,
-    ) -> CentreResult<'_, Vec<Appended>> {
+    ) -> CentreResult<'_, Vec<AppendOutcome>> {
         Box::pin(async move {
             let mut check = [0; 8];
             self.0.random(&mut check)?;

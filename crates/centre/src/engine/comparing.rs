@@ -30,18 +30,18 @@ pub fn by_table<'c>(
 }
 
 /// The first pass: the sums of the rows of a table.
-pub struct Comparison<'a> {
+pub struct RangeSums<'a> {
     shape: &'a RowShape,
     theirs: &'a [KeyRange],
     ranges: Ranges<'a>,
     rows: u64,
 }
 
-impl<'a> Comparison<'a> {
+impl<'a> RangeSums<'a> {
     /// # Errors
     /// [`CentreError::Peer`]: the ranges do not fit the table.
-    pub fn new(shape: &'a RowShape, theirs: &'a [KeyRange]) -> Result<Comparison<'a>, CentreError> {
-        Ok(Comparison {
+    pub fn new(shape: &'a RowShape, theirs: &'a [KeyRange]) -> Result<RangeSums<'a>, CentreError> {
+        Ok(RangeSums {
             shape,
             theirs,
             ranges: Ranges::like(shape, theirs).map_err(unusable)?,
@@ -58,12 +58,12 @@ impl<'a> Comparison<'a> {
     }
 
     /// What has to be sent of the table; `None` if it is equal.
-    pub fn outcome(&self) -> Option<Differences<'a>> {
+    pub fn outcome(&self) -> Option<RangeDifferences<'a>> {
         let intervals = self.ranges.differing(self.theirs);
         let sums = self.ranges.sums().iter().zip(self.theirs);
         let differing =
             sums.filter(|(own, their)| own.rows != their.rows || own.checksum != their.checksum);
-        (!intervals.is_empty()).then_some(Differences {
+        (!intervals.is_empty()).then_some(RangeDifferences {
             shape: self.shape,
             intervals,
             rows: differing.map(|(own, _)| own.rows).sum(),
@@ -72,14 +72,14 @@ impl<'a> Comparison<'a> {
 }
 
 /// What differs.
-pub struct Differences<'a> {
+pub struct RangeDifferences<'a> {
     shape: &'a RowShape,
     intervals: Vec<KeyInterval>,
     /// The rows of the second pass that are sent.
     rows: u64,
 }
 
-impl Differences<'_> {
+impl RangeDifferences<'_> {
     /// Makes a table's header announce the rows. `follows_changes` says that this download
     /// has read all of the table's changes since the remote's checkpoint before.
     pub fn announce(&self, begin: &mut TableBegin, follows_changes: bool) {

@@ -23,7 +23,7 @@ use super::resolve::{self, Resolver};
 use crate::error::CentreError;
 use crate::nearest::nearest;
 use crate::publication::{
-    HandledSpec, PublicationSpec, TableSpec, Tracking, UploadMode, check_names,
+    HandledSpec, PublicationSpec, TableSpec, TrackingMode, UploadMode, check_names,
 };
 
 type Result<T> = std::result::Result<T, CentreError>;
@@ -33,7 +33,7 @@ const NAMED: usize = 20;
 
 /// Rows that go with others, or become others, when those are deleted.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Children {
+pub struct CascadingChildren {
     /// Their table's index in the catalog.
     pub table: usize,
     /// The columns that refer, as indexes into that table's.
@@ -44,7 +44,7 @@ pub struct Children {
 
 /// A table of a publication.
 #[derive(Clone, Debug)]
-pub struct Published<'s> {
+pub struct CompiledTable<'s> {
     /// The table as it is configured.
     pub spec: &'s TableSpec,
     /// Where the table stands in the configuration, for errors.
@@ -66,7 +66,7 @@ pub struct Published<'s> {
     /// Whether foreign keys act on its updates.
     pub acts_on_update: bool,
     /// The published tables whose foreign keys act on its deletes.
-    pub children: Vec<Children>,
+    pub children: Vec<CascadingChildren>,
     /// Whether changes are read from a change log.
     pub is_logged: bool,
     /// The column that remotes have numbers for, among the published ones.
@@ -86,7 +86,7 @@ pub enum WhichRule {
 
 /// Something that decides who holds a row, and is not among its published columns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Extra {
+pub struct DecidingColumn {
     /// The number of the table's rule.
     pub rule: usize,
     /// How many steps along its route the column's table is.
@@ -111,7 +111,7 @@ pub(super) fn wrong(message: String, hint: impl Into<String>) -> CentreError {
 pub fn compile<'s>(
     spec: &'s PublicationSpec,
     catalog: &[TableInfo],
-) -> Result<(PublicationSchema, Vec<Published<'s>>)> {
+) -> Result<(PublicationSchema, Vec<CompiledTable<'s>>)> {
     let mut indexes: Vec<usize> = Vec::with_capacity(spec.tables.len());
     for table in &spec.tables {
         let place = place(spec, table);
@@ -133,9 +133,15 @@ pub fn compile<'s>(
     };
     let chosen = spec.tables.iter().enumerate().map(|(number, table)| {
         let index = rules.tables[number];
-        Published::of(table, place(spec, table), index, rules.of(number)?, catalog)
+        CompiledTable::new(
+            table,
+            place(spec, table),
+            index,
+            rules.compile_table(number)?,
+            catalog,
+        )
     });
-    let chosen: Vec<Published<'s>> = chosen.collect::<Result<_>>()?;
+    let chosen: Vec<CompiledTable<'s>> = chosen.collect::<Result<_>>()?;
     let mut tables = parents_first(chosen, catalog);
     let published: Vec<usize> = tables.iter().map(|it| it.table).collect();
     for table in &mut tables {
@@ -155,7 +161,7 @@ pub fn compile<'s>(
 
 /// Whether changes of a table are read from a change log.
 fn is_logged(spec: &TableSpec) -> bool {
-    spec.tracking != Tracking::Off && spec.direction.downloads()
+    spec.tracking != TrackingMode::Off && spec.direction.downloads()
 }
 
 /// Where a table stands in the configuration.
@@ -212,13 +218,13 @@ fn known(catalog: &[TableInfo]) -> String {
 }
 
 /// The children of a table that are published beside it.
-fn children(catalog: &[TableInfo], parent: usize, published: &[usize]) -> Vec<Children> {
+fn children(catalog: &[TableInfo], parent: usize, published: &[usize]) -> Vec<CascadingChildren> {
     let keys = published.iter().flat_map(|&table| {
         let references = catalog[table].references.iter();
         references.map(move |reference| (table, reference))
     });
     let acting = keys.filter(|(_, it)| it.parent == parent && it.on_delete.acts());
-    let children = acting.map(|(table, reference)| Children {
+    let children = acting.map(|(table, reference)| CascadingChildren {
         table,
         columns: reference.columns.clone(),
         parent_columns: reference.parent_columns.clone(),
@@ -227,10 +233,13 @@ fn children(catalog: &[TableInfo], parent: usize, published: &[usize]) -> Vec<Ch
 }
 
 /// Orders tables so that whoever is referred to comes first, where there is no cycle.
-fn parents_first<'s>(mut waiting: Vec<Published<'s>>, catalog: &[TableInfo]) -> Vec<Published<'s>> {
+fn parents_first<'s>(
+    mut waiting: Vec<CompiledTable<'s>>,
+    catalog: &[TableInfo],
+) -> Vec<CompiledTable<'s>> {
     let mut ordered = Vec::with_capacity(waiting.len());
     while !waiting.is_empty() {
-        let is_free = |table: &Published<'_>| {
+        let is_free = |table: &CompiledTable<'_>| {
             let parents = catalog[table.table].references.iter().map(|it| it.parent);
             let mut parents = parents.filter(|&parent| parent != table.table);
             !parents.any(|parent| waiting.iter().any(|it| it.table == parent))
@@ -241,25 +250,25 @@ fn parents_first<'s>(mut waiting: Vec<Published<'s>>, catalog: &[TableInfo]) -> 
     ordered
 }
 
-impl<'s> Published<'s> {
-    fn of(
+impl<'s> CompiledTable<'s> {
+    fn new(
         spec: &'s TableSpec,
         place: String,
         index: usize,
         rules: Vec<CompiledRule>,
         catalog: &[TableInfo],
-    ) -> Result<Published<'s>> {
+    ) -> Result<CompiledTable<'s>> {
         let table = &catalog[index];
         let columns = published_columns(&place, spec, table)?;
         check_published(&place, table, &columns, &rules)?;
-        let writes = CompiledWrites::of(&place, spec, table, &columns, &rules)?;
+        let writes = CompiledWrites::new(&place, spec, table, &columns, &rules)?;
         let resolver = resolve::compile(&place, spec, table, &columns, &writes)?;
         let references = catalog.iter().flat_map(|it| &it.references);
         let references = references.filter(|it| it.parent == index);
         let acts_on_delete = references.clone().any(|it| it.on_delete.acts());
         let identity = offline::identity(&place, spec, table, &columns)?;
         let filled = offline::filled(&place, spec, table)?;
-        Ok(Published {
+        Ok(CompiledTable {
             identity,
             filled,
             spec,
@@ -294,8 +303,8 @@ impl<'s> Published<'s> {
 
     /// What a row as it is read has behind the published columns: what decides who holds it and
     /// is not among them.
-    pub fn extras(&self, catalog: &[TableInfo]) -> Vec<Extra> {
-        let mut extras: Vec<Extra> = Vec::new();
+    pub fn extras(&self, catalog: &[TableInfo]) -> Vec<DecidingColumn> {
+        let mut extras: Vec<DecidingColumn> = Vec::new();
         for (number, rule) in self.rules.iter().enumerate() {
             let deciding = rule.columns.iter().map(|&it| (rule.route.len(), it));
             let windows = rule.windows.iter().map(|it| (it.level, it.column));
@@ -304,7 +313,7 @@ impl<'s> Published<'s> {
                 let Ok(column_type) = table.columns[column].column_type else {
                     continue;
                 };
-                let extra = Extra {
+                let extra = DecidingColumn {
                     rule: number,
                     level,
                     column,
@@ -332,7 +341,8 @@ impl<'s> Published<'s> {
         own.filter(|_| level == 0).unwrap_or_else(|| {
             let extras = self.extras(catalog);
             let mut extras = extras.iter();
-            let is_meant = |it: &Extra| (it.rule, it.level, it.column) == (rule, level, column);
+            let is_meant =
+                |it: &DecidingColumn| (it.rule, it.level, it.column) == (rule, level, column);
             self.columns.len() + extras.position(is_meant).unwrap_or_default()
         })
     }
@@ -398,7 +408,7 @@ impl<'s> Published<'s> {
         found
     }
 
-    fn schema(&self, tables: &[Published<'_>], catalog: &[TableInfo]) -> Table {
+    fn schema(&self, tables: &[CompiledTable<'_>], catalog: &[TableInfo]) -> Table {
         let table = &catalog[self.table];
         let columns = self.columns.iter().filter_map(|&index| {
             let column = &table.columns[index];

@@ -10,7 +10,7 @@ use crate::error::CentreError;
 
 /// A statement on the server's own tables.
 #[derive(Clone, Debug)]
-pub struct Own {
+pub struct SystemStatement {
     /// Its neutral text.
     pub sql: &'static str,
     /// The values of `?1`, `?2` and so on.
@@ -19,33 +19,33 @@ pub struct Own {
     pub rows: Vec<Vec<Value>>,
 }
 
-/// Makes an [`Own`] of a text and its parameters.
+/// Makes an [`SystemStatement`] of a text and its parameters.
 #[macro_export]
-macro_rules! own {
+macro_rules! system_sql {
     ($sql:expr $(, $parameter:expr)* $(,)?) => {
-        $crate::engine::connection::Own {
+        $crate::engine::connection::SystemStatement {
             sql: $sql,
-            parameters: vec![$($crate::engine::connection::Parameter::value(&$parameter)),*],
+            parameters: vec![$($crate::engine::connection::StatementParameter::value(&$parameter)),*],
             rows: Vec::new(),
         }
     };
 }
-pub use crate::own;
+pub use crate::system_sql;
 
 /// The values of one row, for [`each`].
 #[macro_export]
-macro_rules! own_row {
+macro_rules! system_row {
     ($($value:expr),* $(,)?) => {
-        vec![$($crate::engine::connection::Parameter::value(&$value)),*]
+        vec![$($crate::engine::connection::StatementParameter::value(&$value)),*]
     };
 }
-pub use crate::own_row;
+pub use crate::system_row;
 
 /// A statement that does for each of some rows what it would do for it alone. `{rows BLOB TEXT}`
 /// in its text is a relation `v` of these rows, with columns `c1`, `c2` and so on of these types, and
 /// `n`, the row's number from 1; a database may take all of them at once, or one after the other.
-pub fn each(sql: &'static str, rows: Vec<Vec<Value>>) -> Own {
-    Own {
+pub fn each(sql: &'static str, rows: Vec<Vec<Value>>) -> SystemStatement {
+    SystemStatement {
         sql,
         parameters: Vec::new(),
         rows,
@@ -61,16 +61,16 @@ pub fn split_rows(sql: &str) -> Option<(&str, impl Iterator<Item = &str>, &str)>
 
 /// What a statement gave.
 #[derive(Debug, Default)]
-pub struct Answer {
+pub struct StatementResult {
     /// The rows that it read or gave back.
-    pub rows: Vec<Row>,
+    pub rows: Vec<ResultRow>,
     /// How many rows it wrote.
     pub changed: u64,
 }
 
-/// A row of an [`Answer`].
+/// A row of an [`StatementResult`].
 #[derive(Debug)]
-pub struct Row(pub Vec<Value>);
+pub struct ResultRow(pub Vec<Value>);
 
 /// How long what was committed may be lost with the power.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -83,22 +83,22 @@ pub enum Durability {
 
 /// One connection to the database. After an error of [`CentreError::Unavailable`] it is of no more
 /// use.
-pub trait Connection: Send {
+pub trait DatabaseConnection: Send {
     /// Runs statements one after the other, in one round trip where the database can; gives an
     /// answer to each. `what` is being done, for the error.
     fn flight(
         &mut self,
         what: &'static str,
-        statements: &[Own],
-    ) -> impl Future<Output = Result<Vec<Answer>, CentreError>> + Send;
+        statements: &[SystemStatement],
+    ) -> impl Future<Output = Result<Vec<StatementResult>, CentreError>> + Send;
 
     /// The same in a transaction that writes; nothing of it is done on an error.
     fn transact(
         &mut self,
         what: &'static str,
         durability: Durability,
-        statements: &[Own],
-    ) -> impl Future<Output = Result<Vec<Answer>, CentreError>> + Send;
+        statements: &[SystemStatement],
+    ) -> impl Future<Output = Result<Vec<StatementResult>, CentreError>> + Send;
 
     /// Begins a transaction that writes.
     fn begin(&mut self) -> impl Future<Output = Result<(), CentreError>> + Send;
@@ -135,14 +135,14 @@ pub trait Connection: Send {
     fn gather(
         &mut self,
         what: &'static str,
-        statements: Vec<Own>,
-    ) -> impl Future<Output = Result<Vec<Answer>, CentreError>> + Send {
+        statements: Vec<SystemStatement>,
+    ) -> impl Future<Output = Result<Vec<StatementResult>, CentreError>> + Send {
         async move {
-            let mut merged: Vec<Own> = Vec::new();
+            let mut merged: Vec<SystemStatement> = Vec::new();
             // By the merged statement and its row: the statement that it came from.
             let mut places: Vec<Vec<usize>> = Vec::new();
             let mut answers = Vec::new();
-            answers.resize_with(statements.len(), Answer::default);
+            answers.resize_with(statements.len(), StatementResult::default);
             for (place, own) in statements.into_iter().enumerate() {
                 let mut others = merged.iter();
                 let same = others.position(|it| !own.rows.is_empty() && it.sql == own.sql);
@@ -180,8 +180,8 @@ pub trait Connection: Send {
     fn run_one(
         &mut self,
         what: &'static str,
-        statement: Own,
-    ) -> impl Future<Output = Result<Answer, CentreError>> + Send {
+        statement: SystemStatement,
+    ) -> impl Future<Output = Result<StatementResult, CentreError>> + Send {
         async move {
             let answers = self.flight(what, &[statement]).await?;
             Ok(answers.into_iter().next().unwrap_or_default())
@@ -189,12 +189,12 @@ pub trait Connection: Send {
     }
 }
 
-impl Row {
+impl ResultRow {
     /// The value of a column.
     ///
     /// # Errors
     /// It is of another type, because somebody has written to the server's own tables.
-    pub fn get<T: Column>(&self, index: usize) -> Result<T, CentreError> {
+    pub fn get<T: ColumnValue>(&self, index: usize) -> Result<T, CentreError> {
         let value = self.0.get(index).and_then(T::read);
         value.ok_or_else(|| CentreError::Internal {
             message: format!(
@@ -206,90 +206,90 @@ impl Row {
 }
 
 /// What a parameter can be.
-pub trait Parameter {
+pub trait StatementParameter {
     /// The value that is sent.
     fn value(&self) -> Value;
 }
 
 /// What a column can be read as.
-pub trait Column: Sized {
+pub trait ColumnValue: Sized {
     /// What a value says; `None` if it is of another type.
     fn read(value: &Value) -> Option<Self>;
 }
 
-impl Parameter for i64 {
+impl StatementParameter for i64 {
     fn value(&self) -> Value {
         Value::Integer(*self)
     }
 }
 
-impl Parameter for u64 {
+impl StatementParameter for u64 {
     fn value(&self) -> Value {
         Value::Integer(i64::try_from(*self).unwrap_or(i64::MAX))
     }
 }
 
-impl Parameter for u32 {
+impl StatementParameter for u32 {
     fn value(&self) -> Value {
         Value::Integer(i64::from(*self))
     }
 }
 
-impl Parameter for bool {
+impl StatementParameter for bool {
     fn value(&self) -> Value {
         Value::Integer(i64::from(*self))
     }
 }
 
-impl Parameter for str {
+impl StatementParameter for str {
     fn value(&self) -> Value {
         Value::Text(self.to_owned())
     }
 }
 
-impl Parameter for String {
+impl StatementParameter for String {
     fn value(&self) -> Value {
         Value::Text(self.clone())
     }
 }
 
-impl Parameter for [u8] {
+impl StatementParameter for [u8] {
     fn value(&self) -> Value {
         Value::Blob(self.to_owned())
     }
 }
 
-impl Parameter for Vec<u8> {
+impl StatementParameter for Vec<u8> {
     fn value(&self) -> Value {
         Value::Blob(self.clone())
     }
 }
 
-impl Parameter for RemoteId {
+impl StatementParameter for RemoteId {
     fn value(&self) -> Value {
         Value::Blob(self.0.to_vec())
     }
 }
 
-impl Parameter for UploadId {
+impl StatementParameter for UploadId {
     fn value(&self) -> Value {
         Value::Blob(self.0.to_vec())
     }
 }
 
-impl<T: Parameter + ?Sized> Parameter for &T {
+impl<T: StatementParameter + ?Sized> StatementParameter for &T {
     fn value(&self) -> Value {
         (*self).value()
     }
 }
 
-impl<T: Parameter> Parameter for Option<T> {
+impl<T: StatementParameter> StatementParameter for Option<T> {
     fn value(&self) -> Value {
-        self.as_ref().map_or(Value::Null, Parameter::value)
+        self.as_ref().map_or(Value::Null, StatementParameter::value)
     }
 }
 
-impl Column for i64 {
+impl ColumnValue for i64 {
     fn read(value: &Value) -> Option<i64> {
         match value {
             Value::Integer(integer) => Some(*integer),
@@ -298,25 +298,25 @@ impl Column for i64 {
     }
 }
 
-impl Column for u64 {
+impl ColumnValue for u64 {
     fn read(value: &Value) -> Option<u64> {
         i64::read(value)?.try_into().ok()
     }
 }
 
-impl Column for u32 {
+impl ColumnValue for u32 {
     fn read(value: &Value) -> Option<u32> {
         i64::read(value)?.try_into().ok()
     }
 }
 
-impl Column for bool {
+impl ColumnValue for bool {
     fn read(value: &Value) -> Option<bool> {
         i64::read(value).map(|integer| integer != 0)
     }
 }
 
-impl Column for String {
+impl ColumnValue for String {
     fn read(value: &Value) -> Option<String> {
         match value {
             Value::Text(text) => Some(text.clone()),
@@ -325,7 +325,7 @@ impl Column for String {
     }
 }
 
-impl Column for Vec<u8> {
+impl ColumnValue for Vec<u8> {
     fn read(value: &Value) -> Option<Vec<u8>> {
         match value {
             Value::Blob(bytes) => Some(bytes.clone()),
@@ -334,19 +334,19 @@ impl Column for Vec<u8> {
     }
 }
 
-impl Column for RemoteId {
+impl ColumnValue for RemoteId {
     fn read(value: &Value) -> Option<RemoteId> {
         RemoteId::from_slice(&Vec::read(value)?)
     }
 }
 
-impl Column for UploadId {
+impl ColumnValue for UploadId {
     fn read(value: &Value) -> Option<UploadId> {
         UploadId::from_slice(&Vec::read(value)?)
     }
 }
 
-impl<T: Column> Column for Option<T> {
+impl<T: ColumnValue> ColumnValue for Option<T> {
     fn read(value: &Value) -> Option<Option<T>> {
         match value {
             Value::Null => Some(None),

@@ -6,26 +6,28 @@ use futures_util::future::BoxFuture;
 
 use tidewater_protocol::Table;
 
-use super::acting::Assumed;
-use super::catalog::{Catalog, TableInfo};
-use super::compile::{Published, WhichRule};
-use super::connection::{Answer, Connection, Own};
-use super::deploy::{InPlace, Loaded, Lock, ScopeSources, Step};
-use super::follow::Changes;
-use super::inspect::Inspecting;
+use super::acting::RoleAssumption;
+use super::catalog::{CatalogReader, TableInfo};
+use super::compile::{CompiledTable, WhichRule};
+use super::connection::{DatabaseConnection, StatementResult, SystemStatement};
+use super::deploy::{
+    DeploymentStep, ExistingChangeLogs, ScopeSources, ServedPublications, StepLock,
+};
+use super::follow::CommittedChanges;
+use super::inspect::DatabaseInspection;
 use super::publication::{Publication, ServedTable};
 use super::scope::ScopeQuery;
 use crate::centre::CentreResult;
-use crate::download::{Downloaded, Downloading};
-use crate::engine::procedure::{Checked, Procedure};
-use crate::engine::script::{Dialect, Script};
+use crate::download::{Downloaded, RunningDownloads};
+use crate::engine::procedure::{CallableProcedure, StatementCheck};
+use crate::engine::script::{Script, SqlDialect};
 use crate::engine::scripts::{CheckedScript, SetColumn};
 use crate::error::CentreError;
-use crate::procedure::{CallOutcome, Interrupt, ProcedureCall};
+use crate::procedure::{CallInterrupt, CallOutcome, ProcedureCall};
 use crate::publication::{DeployStep, MissingRight};
-use crate::records::{Blocker, KeylessRows};
+use crate::records::{BlockingTransaction, KeylessRows};
 use crate::scripting::ScriptRun;
-use crate::settling::{Choice, RefusedChoice, SettleOutcome};
+use crate::settling::{ConflictChoice, RefusedChoice, SettleOutcome};
 use crate::trying::{ScriptTrial, TriedScript};
 use crate::upload::{SyncUpload, UploadOutcome};
 
@@ -51,7 +53,7 @@ pub trait ChangeLog: Clone + Send + Sync {
 
 /// Numbers that are asked for.
 #[derive(Clone, Copy, Debug)]
-pub struct NumbersAsked<'a> {
+pub struct NumberBlockRequest<'a> {
     /// The column that they are for.
     pub column: &'a str,
     /// How many.
@@ -62,7 +64,7 @@ pub struct NumbersAsked<'a> {
 
 /// What tells the role of the database under which a remote acts.
 #[derive(Clone, Copy, Debug)]
-pub enum RoleAsked<'a> {
+pub enum RoleSource<'a> {
     /// This one.
     Named(&'a str),
     /// What this query yields, which has positional parameters.
@@ -70,7 +72,7 @@ pub enum RoleAsked<'a> {
 }
 
 /// For what rights are needed.
-pub struct RightsAsked<'a, T: Tracking + ?Sized> {
+pub struct RightsPurpose<'a, T: ChangeTracking + ?Sized> {
     /// What is going to be served.
     pub publications: &'a [Publication<T::Table>],
     /// The change logs that are made.
@@ -83,7 +85,7 @@ pub struct RightsAsked<'a, T: Tracking + ?Sized> {
 
 /// What a role lacks.
 #[derive(Debug, Default)]
-pub struct Rights {
+pub struct RoleRights {
     /// Without these it is not deployed or not served.
     pub missing: Vec<MissingRight>,
     /// What it may not do afterwards.
@@ -91,18 +93,18 @@ pub struct Rights {
 }
 
 /// How changes are noticed that anybody makes to published tables.
-pub trait Tracking: Send + Sync + 'static {
+pub trait ChangeTracking: Send + Sync + 'static {
     /// A connection to the database.
-    type Connection: Connection;
+    type Connection: DatabaseConnection;
     /// The application's tables.
-    type Catalog: Catalog;
+    type Catalog: CatalogReader;
     /// A table of a publication.
     type Table: ServedTable<Log = Self::Log>;
     /// A change log.
     type Log: ChangeLog;
 
     /// Whose quotes and comments queries have.
-    const DIALECT: Dialect;
+    const DIALECT: SqlDialect;
 
     /// What nobody sees, if that has to be said whenever something was deployed.
     const UNSEEN: Option<&str>;
@@ -122,7 +124,8 @@ pub trait Tracking: Send + Sync + 'static {
     ) -> impl Future<Output = Result<Self::Catalog, CentreError>> + Send;
 
     /// What serving a table needs.
-    fn table(published: &Published<'_>, schema: &Table, catalog: &Self::Catalog) -> Self::Table;
+    fn table(published: &CompiledTable<'_>, schema: &Table, catalog: &Self::Catalog)
+    -> Self::Table;
 
     /// How the operator's query for the values of a rule is run.
     fn scope_sql(inner: &str, table: &Self::Table, rule: WhichRule) -> String;
@@ -138,7 +141,7 @@ pub trait Tracking: Send + Sync + 'static {
     fn check_query(
         connection: &mut Self::Connection,
         asked: (&str, &ScopeQuery, WhichRule),
-        published: &Published<'_>,
+        published: &CompiledTable<'_>,
         catalog: &[TableInfo],
         table: &Self::Table,
     ) -> impl Future<Output = Result<(), CentreError>> + Send;
@@ -160,7 +163,7 @@ pub trait Tracking: Send + Sync + 'static {
     /// last. They are above `handed_out`, and above what is in the column.
     fn take_numbers(
         connection: &mut Self::Connection,
-        asked: NumbersAsked<'_>,
+        asked: NumberBlockRequest<'_>,
         table: &Self::Table,
     ) -> impl Future<Output = Result<Vec<(i64, i64)>, CentreError>> + Send;
 
@@ -183,9 +186,9 @@ pub trait Tracking: Send + Sync + 'static {
     fn check_call(
         connection: &mut Self::Connection,
         named: &str,
-        procedure: &Procedure,
+        procedure: &CallableProcedure,
         statement: &Script,
-    ) -> impl Future<Output = Result<Checked, CentreError>> + Send;
+    ) -> impl Future<Output = Result<StatementCheck, CentreError>> + Send;
 
     /// How a statement spells the relation of a table's rows that has these columns, by parameters
     /// from this number on: [`Rows::run_set`](super::upload::rows::Rows::run_set) binds them.
@@ -226,7 +229,7 @@ pub trait Tracking: Send + Sync + 'static {
     ) -> impl Future<Output = Result<CheckedScript, CentreError>> + Send;
 
     /// How the role under which remotes act is asked for; `None` if the database has no roles.
-    fn acting_sql(role: RoleAsked<'_>) -> Option<String> {
+    fn acting_sql(role: RoleSource<'_>) -> Option<String> {
         let _ = role;
         None
     }
@@ -240,7 +243,7 @@ pub trait Tracking: Send + Sync + 'static {
     fn check_acting(
         connection: &mut Self::Connection,
         named: &str,
-        assumed: &Assumed,
+        assumed: &RoleAssumption,
         tables: &[Self::Table],
     ) -> impl Future<Output = Result<Vec<String>, CentreError>> + Send {
         let _ = (connection, named, assumed, tables);
@@ -275,10 +278,10 @@ pub trait Tracking: Send + Sync + 'static {
         connection: &mut Self::Connection,
         catalog: &Self::Catalog,
         wanted: &[Self::Log],
-    ) -> impl Future<Output = Result<InPlace, CentreError>> + Send;
+    ) -> impl Future<Output = Result<ExistingChangeLogs, CentreError>> + Send;
 
     /// The lock that a step on a table takes, for people.
-    fn lock(lock: Lock, table: &str) -> String;
+    fn lock(lock: StepLock, table: &str) -> String;
 
     /// The SQL that makes a change log with its triggers, under a number that none had before.
     fn make_log(log: &Self::Log, id: i64, catalog: &Self::Catalog) -> String;
@@ -292,17 +295,17 @@ pub trait Tracking: Send + Sync + 'static {
     /// What removes every trace.
     fn traces(
         connection: &mut Self::Connection,
-    ) -> impl Future<Output = Result<Vec<Step>, CentreError>> + Send;
+    ) -> impl Future<Output = Result<Vec<DeploymentStep>, CentreError>> + Send;
 
     /// The rights that the connection's role lacks to do what deploying would do now, and to serve
     /// it afterwards; and what it will not be allowed to do once it is deployed. A database without
     /// roles has none.
     fn rights(
         connection: &mut Self::Connection,
-        asked: RightsAsked<'_, Self>,
-    ) -> impl Future<Output = Result<Rights, CentreError>> + Send {
+        asked: RightsPurpose<'_, Self>,
+    ) -> impl Future<Output = Result<RoleRights, CentreError>> + Send {
         let _ = (connection, asked);
-        async { Ok(Rights::default()) }
+        async { Ok(RoleRights::default()) }
     }
 
     /// The rights that the connection's role lacks to remove every trace.
@@ -327,18 +330,18 @@ pub trait Tracking: Send + Sync + 'static {
         publications: &mut [Publication<Self::Table>],
     ) -> impl Future<Output = Result<(), CentreError>> + Send;
 
-    /// See [`crate::publication::Deployed::version`]; cheap enough to be asked twice a second.
+    /// See [`crate::publication::DeployedPublications::version`]; cheap enough to be asked twice a second.
     fn version<'t>(
         connection: &mut Self::Connection,
         tables: impl Iterator<Item = &'t Self::Table> + Send,
     ) -> impl Future<Output = Result<String, CentreError>> + Send;
 
     /// What has to be asked to tell whether change logs go back to a position, for
-    /// [`Connection::gather`].
-    fn ask_pruned(position: &[u8]) -> Vec<Own>;
+    /// [`DatabaseConnection::gather`].
+    fn ask_pruned(position: &[u8]) -> Vec<SystemStatement>;
 
     /// Judges the answers to [`Self::ask_pruned`].
-    fn is_pruned(answers: &[Answer]) -> Result<bool, CentreError>;
+    fn is_pruned(answers: &[StatementResult]) -> Result<bool, CentreError>;
 
     /// The change logs: the table's name and about how many entries there are.
     fn log_sizes(
@@ -364,7 +367,7 @@ pub trait Tracking: Send + Sync + 'static {
     /// See [`crate::records::CentreStatus::blockers`]. A database that cannot tell names none.
     fn blockers(
         connection: &mut Self::Connection,
-    ) -> impl Future<Output = Result<Vec<Blocker>, CentreError>> + Send {
+    ) -> impl Future<Output = Result<Vec<BlockingTransaction>, CentreError>> + Send {
         let _ = connection;
         async { Ok(Vec::new()) }
     }
@@ -393,14 +396,14 @@ pub trait Tracking: Send + Sync + 'static {
 }
 
 /// Runs jobs on one connection, one after the other.
-pub trait Lane: Send + 'static {
+pub trait WorkerConnection: Send + 'static {
     /// The connection.
-    type Connection: Connection;
+    type Connection: DatabaseConnection;
     /// A table of a publication.
     type Table: Send + Sync;
 
     /// What is served at the moment.
-    fn served(&self) -> Arc<Loaded<Self::Table>>;
+    fn served(&self) -> Arc<ServedPublications<Self::Table>>;
 
     /// Whether the connection is there, as far as can be told without a word to the database.
     fn is_usable(&self) -> bool;
@@ -421,7 +424,7 @@ pub trait Lane: Send + 'static {
     fn apply(&mut self, uploads: Vec<SyncUpload>) -> CentreResult<'_, Vec<UploadOutcome>>;
 
     /// See [`crate::Worker::settle_conflict`].
-    fn settle_conflict(&mut self, choice: Choice) -> CentreResult<'_, SettleOutcome>;
+    fn settle_conflict(&mut self, choice: ConflictChoice) -> CentreResult<'_, SettleOutcome>;
 
     /// See [`crate::Worker::settle_refused`].
     fn settle_refused(&mut self, choice: RefusedChoice) -> CentreResult<'_, SettleOutcome>;
@@ -440,19 +443,19 @@ pub trait Lane: Send + 'static {
     ) -> CentreResult<'_, Vec<CallOutcome>>;
 
     /// See [`crate::Worker::interrupter`].
-    fn interrupter(&self) -> Arc<dyn Interrupt>;
+    fn interrupter(&self) -> Arc<dyn CallInterrupt>;
 
     /// See [`crate::Worker::download`].
     fn download<'a, 'd: 'a>(
         &'a mut self,
-        downloads: Vec<Downloading<'d>>,
+        downloads: Vec<RunningDownloads<'d>>,
     ) -> CentreResult<'a, Downloaded>;
 }
 
 /// A database that can be a centre.
-pub trait Database: Inspecting {
+pub trait Database: DatabaseInspection {
     /// A connection that runs syncs.
-    type Lane: Lane<Connection = Self::Connection, Table = Self::Table>;
+    type Lane: WorkerConnection<Connection = Self::Connection, Table = Self::Table>;
 
     /// Opens another connection that runs syncs.
     fn open_lane(&self) -> CentreResult<'_, Self::Lane>;
@@ -467,19 +470,19 @@ pub trait Database: Inspecting {
     fn random(&self, bytes: &mut [u8]) -> Result<(), CentreError>;
 
     /// Serves publications from now on.
-    fn serve(&self, loaded: Loaded<Self::Table>);
+    fn serve(&self, loaded: ServedPublications<Self::Table>);
 
     /// What is served.
-    fn served(&self) -> Arc<Loaded<Self::Table>>;
+    fn served(&self) -> Arc<ServedPublications<Self::Table>>;
 
     /// Reads what change logs tell since a position that this gave before, on a connection of its
     /// own; without one, only how far they go. No commit is skipped, also none of a transaction
     /// that began before the position. Cheap if nothing was committed.
     fn follow(
         &self,
-        served: Arc<Loaded<Self::Table>>,
+        served: Arc<ServedPublications<Self::Table>>,
         since: Option<Vec<u8>>,
-    ) -> CentreResult<'_, Changes>;
+    ) -> CentreResult<'_, CommittedChanges>;
 
     /// See [`crate::Centre::check_tracking`].
     fn check_tracking(&self, now_ms: i64) -> CentreResult<'_, ()>;

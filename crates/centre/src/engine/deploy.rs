@@ -9,19 +9,19 @@ use std::sync::Arc;
 
 use tidewater_protocol::{Code, Table};
 
-use super::catalog::{Catalog, listed};
+use super::catalog::{CatalogReader, listed};
 use super::compile::{follows, tables_differ};
-use super::connection::{Connection, Own, own};
-use super::database::{ChangeLog, Rights, RightsAsked, Tracking};
+use super::connection::{DatabaseConnection, SystemStatement, system_sql};
+use super::database::{ChangeLog, ChangeTracking, RightsPurpose, RoleRights};
 use super::publication::{Publication, ServedTable, compile_all};
-use super::recorded::{Random, Recorded, past_schemas};
+use super::recorded::{DeploymentRecord, Random, past_schemas};
 use super::scope::ScopeQuery;
 use super::state::check;
-use crate::engine::evolution::{Mode, PastSchemas};
+use crate::engine::evolution::{DeploymentMode, PastSchemas};
 use crate::error::CentreError;
 use crate::publication::{
-    self, DeployReport, DeployStep, Deployed, PublicationSpec, Replay, ScriptSpec, TableSpec,
-    circle_warnings, self_service_warnings,
+    self, DeployReport, DeployStep, DeployedPublications, PublicationSpec, ReplayPolicy,
+    ScriptSpec, TableSpec, circle_warnings, self_service_warnings,
 };
 use crate::records::KeylessRows;
 
@@ -29,18 +29,18 @@ type Result<T> = std::result::Result<T, CentreError>;
 
 /// Something to do: SQL of the database's own, and then statements on the server's own tables.
 #[derive(Debug)]
-pub struct Step {
+pub struct DeploymentStep {
     told: DeployStep,
     sql: String,
-    statements: Vec<Own>,
+    statements: Vec<SystemStatement>,
     /// Whether nothing can be served before it is done.
     is_needed: bool,
 }
 
-impl Step {
+impl DeploymentStep {
     /// A step that runs SQL of the database. `lock` is the table that has to be locked, if any.
-    pub fn sql(description: String, lock: String, sql: String) -> Step {
-        Step {
+    pub fn sql(description: String, lock: String, sql: String) -> DeploymentStep {
+        DeploymentStep {
             told: DeployStep { description, lock },
             sql,
             statements: Vec::new(),
@@ -49,16 +49,16 @@ impl Step {
     }
 
     /// A step that writes the server's own tables.
-    pub fn record(description: String, statements: Vec<Own>) -> Step {
-        Step {
+    pub fn record(description: String, statements: Vec<SystemStatement>) -> DeploymentStep {
+        DeploymentStep {
             statements,
-            ..Step::sql(description, String::new(), String::new())
+            ..DeploymentStep::sql(description, String::new(), String::new())
         }
     }
 
     /// The same, if a server can do without.
-    pub fn unneeded(self) -> Step {
-        Step {
+    pub fn unneeded(self) -> DeploymentStep {
+        DeploymentStep {
             is_needed: false,
             ..self
         }
@@ -67,7 +67,7 @@ impl Step {
 
 /// What a step on a table needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Lock {
+pub enum StepLock {
     /// That nobody writes.
     Writers,
     /// That nobody reads or writes.
@@ -78,20 +78,20 @@ pub enum Lock {
 #[derive(Debug, Default)]
 pub struct ScopeSources {
     /// What has to be done so that writes to them are noted.
-    pub steps: Vec<Step>,
+    pub steps: Vec<DeploymentStep>,
     /// Those of which that cannot be.
     pub warnings: Vec<String>,
 }
 
 /// What there is of change logs.
 #[derive(Debug, Default)]
-pub struct InPlace {
+pub struct ExistingChangeLogs {
     /// The change logs that there are.
     pub logs: Vec<FoundLog>,
     /// The number of the next one: none that was used before.
     pub next: i64,
     /// What else has to be done in the database.
-    pub mends: Vec<Step>,
+    pub mends: Vec<DeploymentStep>,
 }
 
 /// A change log that there is, or of which something is left.
@@ -111,18 +111,18 @@ pub struct FoundLog {
 
 /// Publications as they are served.
 #[derive(Debug)]
-pub struct Loaded<T> {
+pub struct ServedPublications<T> {
     /// The publications.
     pub publications: Vec<Arc<Publication<T>>>,
-    /// See [`Deployed::number`].
+    /// See [`DeployedPublications::number`].
     pub number: i64,
-    /// See [`Deployed::version`].
+    /// See [`DeployedPublications::version`].
     pub version: String,
 }
 
-impl<T> Default for Loaded<T> {
-    fn default() -> Loaded<T> {
-        Loaded {
+impl<T> Default for ServedPublications<T> {
+    fn default() -> ServedPublications<T> {
+        ServedPublications {
             publications: Vec::new(),
             number: 0,
             version: String::new(),
@@ -130,16 +130,16 @@ impl<T> Default for Loaded<T> {
     }
 }
 
-impl<T> Loaded<T> {
+impl<T> ServedPublications<T> {
     /// All tables of all publications.
     pub fn tables(&self) -> impl Iterator<Item = &T> {
         self.publications.iter().flat_map(|it| &it.tables)
     }
 
     /// What a server serves of it.
-    pub fn deployed(&self) -> Deployed {
+    pub fn deployed(&self) -> DeployedPublications {
         let publications = self.publications.iter();
-        Deployed {
+        DeployedPublications {
             number: self.number,
             version: self.version.clone(),
             schemas: publications
@@ -150,7 +150,7 @@ impl<T> Loaded<T> {
             no_replay: self
                 .publications
                 .iter()
-                .filter(|it| it.replay == Replay::No)
+                .filter(|it| it.replay == ReplayPolicy::No)
                 .map(|it| it.schema.name.clone())
                 .collect(),
         }
@@ -173,10 +173,10 @@ impl<T> Loaded<T> {
 }
 
 /// What has to be done for some publications.
-struct Plan<T: Tracking> {
-    steps: Vec<Step>,
+struct DeploymentPlan<T: ChangeTracking> {
+    steps: Vec<DeploymentStep>,
     publications: Vec<Publication<T::Table>>,
-    recorded: Recorded,
+    recorded: DeploymentRecord,
     past: PastSchemas,
     catalog: T::Catalog,
     /// The change logs that are made.
@@ -188,29 +188,29 @@ struct Plan<T: Tracking> {
 }
 
 /// See [`crate::Centre::deploy`].
-pub(super) async fn deploy<T: Tracking>(
+pub(super) async fn deploy<T: ChangeTracking>(
     connection: &mut T::Connection,
     specs: &[PublicationSpec],
-    mode: Mode,
+    mode: DeploymentMode,
     now_ms: i64,
     random: &Random,
 ) -> Result<DeployReport> {
-    let prepared = T::prepare(connection, mode == Mode::DryRun).await?;
+    let prepared = T::prepare(connection, mode == DeploymentMode::DryRun).await?;
     T::begin_alone(connection).await?;
-    let mut plan = Plan::<T>::make(connection, specs, now_ms, random).await?;
+    let mut plan = DeploymentPlan::<T>::make(connection, specs, now_ms, random).await?;
     plan.check_keys(connection).await?;
     let unwatched = plan.watch_scopes(connection).await?;
     let schemas: Vec<_> = plan.publications.iter().map(|it| &*it.schema).collect();
     let review = plan.recorded.review(connection, &schemas).await?;
     review.allow(mode)?;
-    let mut rights = Rights::default();
-    if mode == Mode::DryRun {
+    let mut rights = RoleRights::default();
+    if mode == DeploymentMode::DryRun {
         rights = T::rights(connection, plan.rights_asked()).await?;
         connection.rollback().await?;
     } else {
         run(connection, &plan.steps).await?;
         if !plan.steps.is_empty() {
-            let count = own!("UPDATE tidewater.meta SET deployment = deployment + 1");
+            let count = system_sql!("UPDATE tidewater.meta SET deployment = deployment + 1");
             connection.run_one("deploying", count).await?;
         }
         let last = T::deployed(&plan.publications);
@@ -232,7 +232,7 @@ pub(super) async fn deploy<T: Tracking>(
 }
 
 /// See [`crate::Centre::undeploy`].
-pub(super) async fn undeploy<T: Tracking>(
+pub(super) async fn undeploy<T: ChangeTracking>(
     connection: &mut T::Connection,
     dry_run: bool,
 ) -> Result<DeployReport> {
@@ -253,7 +253,7 @@ pub(super) async fn undeploy<T: Tracking>(
     })
 }
 
-async fn run(connection: &mut impl Connection, steps: &[Step]) -> Result<()> {
+async fn run(connection: &mut impl DatabaseConnection, steps: &[DeploymentStep]) -> Result<()> {
     for step in steps {
         let DeployStep { description, lock } = &step.told;
         let done = connection.execute(description, &step.sql).await;
@@ -272,12 +272,12 @@ async fn run(connection: &mut impl Connection, steps: &[Step]) -> Result<()> {
 ///
 /// # Errors
 /// [`CentreError::NotDeployed`] if something has to be done before.
-pub async fn load<T: Tracking>(
+pub async fn load<T: ChangeTracking>(
     connection: &mut T::Connection,
     specs: &[PublicationSpec],
-) -> Result<Loaded<T::Table>> {
+) -> Result<ServedPublications<T::Table>> {
     connection.begin_trying().await?;
-    let plan = Plan::<T>::make(connection, specs, 0, &[0; 48]).await?;
+    let plan = DeploymentPlan::<T>::make(connection, specs, 0, &[0; 48]).await?;
     plan.load(connection).await
 }
 
@@ -286,11 +286,11 @@ pub async fn load<T: Tracking>(
 ///
 /// # Errors
 /// [`CentreError::NotDeployed`] if nothing is, or if the database does not fit any more.
-pub async fn load_deployed<T: Tracking>(
+pub async fn load_deployed<T: ChangeTracking>(
     connection: &mut T::Connection,
-) -> Result<Loaded<T::Table>> {
+) -> Result<ServedPublications<T::Table>> {
     connection.begin_trying().await?;
-    let plan = Plan::<T>::deployed(connection).await?;
+    let plan = DeploymentPlan::<T>::deployed(connection).await?;
     plan.load(connection).await
 }
 
@@ -299,20 +299,20 @@ pub async fn load_deployed<T: Tracking>(
 ///
 /// # Errors
 /// [`CentreError::NotDeployed`] if nothing is, or if the database does not fit any more.
-pub(super) async fn deployed<T: Tracking>(
+pub(super) async fn deployed<T: ChangeTracking>(
     connection: &mut T::Connection,
 ) -> Result<(Vec<PublicationSpec>, Vec<Publication<T::Table>>, T::Catalog)> {
-    let plan = Plan::<T>::deployed(connection).await?;
+    let plan = DeploymentPlan::<T>::deployed(connection).await?;
     plan.fits()?;
     let specs = plan.recorded.specs(plan.catalog.tables())?;
     Ok((specs, plan.publications, plan.catalog))
 }
 
 /// Loads what is deployed if it is not what is served, or if the tables are not as they were.
-pub async fn reload<T: Tracking>(
+pub async fn reload<T: ChangeTracking>(
     connection: &mut T::Connection,
-    served: &Loaded<T::Table>,
-) -> Result<Option<Loaded<T::Table>>> {
+    served: &ServedPublications<T::Table>,
+) -> Result<Option<ServedPublications<T::Table>>> {
     let is_served = !served.publications.is_empty();
     if is_served
         && number(connection).await? == served.number
@@ -323,25 +323,25 @@ pub async fn reload<T: Tracking>(
     load_deployed::<T>(connection).await.map(Some)
 }
 
-/// See [`Deployed::number`].
-async fn number(connection: &mut impl Connection) -> Result<i64> {
-    let number = own!("SELECT deployment FROM tidewater.meta");
+/// See [`DeployedPublications::number`].
+async fn number(connection: &mut impl DatabaseConnection) -> Result<i64> {
+    let number = system_sql!("SELECT deployment FROM tidewater.meta");
     let answer = connection
         .run_one("looking for a deployment", number)
         .await?;
     answer.rows.first().map_or(Ok(0), |row| row.get(0))
 }
 
-impl<T: Tracking> Plan<T> {
+impl<T: ChangeTracking> DeploymentPlan<T> {
     /// What would have to be done so that what is deployed can be served.
-    async fn deployed(connection: &mut T::Connection) -> Result<Plan<T>> {
+    async fn deployed(connection: &mut T::Connection) -> Result<DeploymentPlan<T>> {
         if !check::<T>(connection).await? {
             return Err(CentreError::NotDeployed {
                 message: "nothing is deployed".into(),
             });
         }
         let catalog = T::catalog(connection).await?;
-        let recorded = Recorded::read(connection).await?;
+        let recorded = DeploymentRecord::read(connection).await?;
         let specs = recorded.specs(catalog.tables())?;
         let mut publications = compile_all::<T>(connection, &specs, &catalog).await?;
         for publication in &mut publications {
@@ -357,7 +357,7 @@ impl<T: Tracking> Plan<T> {
         }
         let wanted = wanted::<T>(&publications);
         let in_place = T::in_place(connection, &catalog, &wanted).await?;
-        let mut plan = Plan {
+        let mut plan = DeploymentPlan {
             steps: Vec::new(),
             publications,
             recorded,
@@ -372,8 +372,8 @@ impl<T: Tracking> Plan<T> {
     }
 
     /// For what a role needs rights.
-    fn rights_asked(&self) -> RightsAsked<'_, T> {
-        RightsAsked {
+    fn rights_asked(&self) -> RightsPurpose<'_, T> {
+        RightsPurpose {
             publications: &self.publications,
             made: self.made.iter().collect(),
             removed: self.removed.clone(),
@@ -394,7 +394,10 @@ impl<T: Tracking> Plan<T> {
     }
 
     /// Completes what is served, if nothing has to be done before.
-    async fn load(mut self, connection: &mut T::Connection) -> Result<Loaded<T::Table>> {
+    async fn load(
+        mut self,
+        connection: &mut T::Connection,
+    ) -> Result<ServedPublications<T::Table>> {
         self.fits()?;
         T::complete(connection, &mut self.publications).await?;
         let past = past_schemas(connection).await?;
@@ -404,7 +407,7 @@ impl<T: Tracking> Plan<T> {
             let past = past.map(|(hash, past)| (hash.clone(), past.clone()));
             publication.past = Arc::new(past.collect());
         }
-        let mut loaded = Loaded {
+        let mut loaded = ServedPublications {
             publications: self.publications.into_iter().map(Arc::new).collect(),
             number: number(connection).await?,
             version: String::new(),
@@ -456,31 +459,31 @@ impl<T: Tracking> Plan<T> {
         specs: &[PublicationSpec],
         now_ms: i64,
         random: &Random,
-    ) -> Result<Plan<T>> {
+    ) -> Result<DeploymentPlan<T>> {
         let is_first = !check::<T>(connection).await?;
         let catalog = T::catalog(connection).await?;
         let publications = compile_all::<T>(connection, specs, &catalog).await?;
         let wanted = wanted::<T>(&publications);
-        let mut plan = Plan {
+        let mut plan = DeploymentPlan {
             steps: Vec::new(),
             publications,
-            recorded: Recorded::default(),
+            recorded: DeploymentRecord::default(),
             past: PastSchemas::new(),
             catalog,
             made: Vec::new(),
             removed: Vec::new(),
             is_first,
         };
-        let mut in_place = InPlace {
+        let mut in_place = ExistingChangeLogs {
             next: 1,
-            ..InPlace::default()
+            ..ExistingChangeLogs::default()
         };
         if is_first {
             let description = "create the server's own tables".to_owned();
-            let state = Step::sql(description, String::new(), T::state());
+            let state = DeploymentStep::sql(description, String::new(), T::state());
             plan.steps.push(state);
         } else {
-            plan.recorded = Recorded::read(connection).await?;
+            plan.recorded = DeploymentRecord::read(connection).await?;
             plan.past = past_schemas(connection).await?;
             in_place = T::in_place(connection, &plan.catalog, &wanted).await?;
         }
@@ -494,7 +497,7 @@ impl<T: Tracking> Plan<T> {
 
     /// Makes the change logs that are missing, removes those that nobody needs, and has remotes
     /// fetch the tables that are published otherwise than before.
-    fn logs(&mut self, in_place: InPlace, wanted: &[T::Log]) {
+    fn logs(&mut self, in_place: ExistingChangeLogs, wanted: &[T::Log]) {
         let mut next = in_place.next;
         let mut kept = HashMap::new();
         let mut missing: Vec<&T::Log> = wanted.iter().collect();
@@ -503,7 +506,7 @@ impl<T: Tracking> Plan<T> {
                 .iter()
                 .position(|it| it.identity() == found.identity);
             let log = place.map(|place| missing.remove(place));
-            let lock = T::lock(Lock::Everybody, &found.table);
+            let lock = T::lock(StepLock::Everybody, &found.table);
             let (table, mut sql) = (&found.table, found.removal);
             if log.is_none() || !found.is_whole {
                 self.removed.push(found.table.clone());
@@ -520,12 +523,12 @@ impl<T: Tracking> Plan<T> {
                         "make the change log and the triggers of {table} anew, and send its rows to \
                          all remotes again: they were missing or are others"
                     );
-                    self.steps.push(Step::sql(description, lock, sql));
+                    self.steps.push(DeploymentStep::sql(description, lock, sql));
                 }
                 None => {
                     let description = format!("remove a change log of {table}");
                     self.steps
-                        .push(Step::sql(description, lock, sql).unneeded());
+                        .push(DeploymentStep::sql(description, lock, sql).unneeded());
                 }
             }
         }
@@ -535,9 +538,9 @@ impl<T: Tracking> Plan<T> {
                 [] => "everyone".to_owned(),
                 columns => columns.join(", "),
             };
-            self.steps.push(Step::sql(
+            self.steps.push(DeploymentStep::sql(
                 format!("create the change log and the triggers of {table} ({by})"),
-                T::lock(Lock::Writers, table),
+                T::lock(StepLock::Writers, table),
                 T::make_log(log, next, &self.catalog),
             ));
             self.made.push(log.clone());
@@ -580,8 +583,11 @@ impl<T: Tracking> Plan<T> {
                         sent.push(id);
                         let description =
                             format!("send all rows of {} to remotes again", log.title());
-                        self.steps
-                            .push(Step::sql(description, String::new(), T::everything(id)));
+                        self.steps.push(DeploymentStep::sql(
+                            description,
+                            String::new(),
+                            T::everything(id),
+                        ));
                     }
                 }
             }
@@ -607,7 +613,7 @@ impl<T: Tracking> Plan<T> {
             .iter()
             .flat_map(|it| it.tables.iter().map(move |of| (it, of)))
         {
-            let scripted = DownloadScript::of(spec, table);
+            let scripted = DownloadScript::for_table(spec, table);
             match (table.handled.download, scripted) {
                 (true, _) => warn(format!(
                     "{}: its handler says what comes down: tidewater verify does not compare it, its \
@@ -621,12 +627,12 @@ impl<T: Tracking> Plan<T> {
                         table.name, script.file
                     ));
                     // Of devices of other versions.
-                    if table.tracking == publication::Tracking::Off && !script.is_of_all {
+                    if table.tracking == publication::TrackingMode::Off && !script.is_of_all {
                         warn(untracked(&table.name));
                     }
                 }
                 (false, None)
-                    if table.tracking == publication::Tracking::Off
+                    if table.tracking == publication::TrackingMode::Off
                         && table.direction.downloads() =>
                 {
                     warn(untracked(&table.name));
@@ -671,7 +677,7 @@ struct DownloadScript<'s> {
 }
 
 impl<'s> DownloadScript<'s> {
-    fn of(spec: &'s PublicationSpec, table: &TableSpec) -> Option<DownloadScript<'s>> {
+    fn for_table(spec: &'s PublicationSpec, table: &TableSpec) -> Option<DownloadScript<'s>> {
         let is_it = |it: &&ScriptSpec| it.event == "download_cursor" && is_of(it, table);
         let versions: BTreeSet<&str> = spec.scripts.iter().map(|it| &*it.version).collect();
         let found = spec.scripts.iter().filter(is_it);
@@ -699,7 +705,7 @@ fn unasked_resolver<'s>(spec: &'s PublicationSpec, table: &TableSpec) -> Option<
 }
 
 /// The distinct change logs that publications need.
-fn wanted<T: Tracking>(publications: &[Publication<T::Table>]) -> Vec<T::Log> {
+fn wanted<T: ChangeTracking>(publications: &[Publication<T::Table>]) -> Vec<T::Log> {
     let mut wanted: Vec<T::Log> = Vec::new();
     let tables = publications.iter().flat_map(|it| &it.tables);
     for log in tables.flat_map(ServedTable::logs) {

@@ -11,7 +11,7 @@ mod output;
 mod plan;
 mod reading;
 mod resuming;
-mod shared;
+mod shared_readings;
 mod table;
 
 use std::sync::Arc;
@@ -20,21 +20,21 @@ use prost::Message;
 
 use tidewater_protocol::{Datum, PublicationSchema, RowShape, Value};
 
-use self::output::Counts;
-use self::plan::Plan;
+use self::output::SentCounts;
+use self::plan::SubscriptionPlan;
 use self::reading::SubscriptionReading;
-use self::shared::Shared;
-use super::connection::{Answer, Own};
+use self::shared_readings::SharedReadings;
+use super::connection::{StatementResult, SystemStatement};
 use super::evolution::PastSchemas;
-use super::publication::Rule;
-use super::scope::{Difference, Differences, ScopeChange, Standing, keep};
-use super::scripts::{Scripting, Statement, Versions, chosen};
+use super::publication::RowRule;
+use super::scope::{RuleDifference, ScopeChange, ScopeDifferences, SerialValidity, keep};
+use super::scripts::{ScriptEnvironment, ScriptStatement, Versions, chosen};
 use super::watermark::{TableCursor, Watermark};
 use crate::centre::CentreResult;
 use crate::context::SyncContext;
 use crate::download::{
     DownloadJob, DownloadOutcome, DownloadSink, DownloadStart, DownloadSubscription, Downloaded,
-    Downloading, ToldSettled,
+    RunningDownloads, ToldSettled,
 };
 use crate::engine::refusals;
 use crate::error::CentreError;
@@ -52,7 +52,7 @@ pub type TakeKey<'t> = &'t mut (dyn FnMut(&[Datum<'_>], Option<&[Datum<'_>]>) ->
 
 /// A table of a download: the subscription's number in the snapshot, the table's in the publication.
 #[derive(Clone, Copy, Debug)]
-pub struct Place {
+pub struct TablePlace {
     /// The number of the subscription, counted over all jobs.
     pub subscription: usize,
     /// Index of the table in its publication.
@@ -69,7 +69,7 @@ pub struct PublishedSchema {
     /// How rows are packed, in the order of the tables.
     pub shapes: Arc<[RowShape]>,
     /// The tables' rules.
-    pub rules: Arc<[Rule]>,
+    pub rules: Arc<[RowRule]>,
     /// What it was before; some remotes still have that.
     pub past: Arc<PastSchemas>,
     /// The scripts, by version.
@@ -80,30 +80,30 @@ pub struct PublishedSchema {
 
 /// Rows of a table by one of its rules. More may be read: what is in scope is decided by the rows.
 #[derive(Clone, Debug)]
-pub struct Part<'p> {
+pub struct RuleRows<'p> {
     /// The number of the rule among the table's.
     pub rule: usize,
     /// Those in these partitions; none are asked for by a rule that gives everybody the same.
     pub partitions: Vec<&'p [u8]>,
     /// And in these windows.
-    pub bounds: Vec<Bound>,
+    pub bounds: Vec<WindowBound>,
     /// They are read to be removed where nothing else gives them: also those that the role under
     /// which the remote acts does not see.
     pub leaves: bool,
     /// They come in the order of their keys, as the database has it. Only of one partition.
-    pub order: Option<Order<'p>>,
+    pub order: Option<KeyOrder<'p>>,
 }
 
 /// In the order of the keys.
 #[derive(Clone, Debug, Default)]
-pub struct Order<'p> {
+pub struct KeyOrder<'p> {
     /// Only rows behind this key; empty: all.
     pub after: Vec<Datum<'p>>,
 }
 
 /// A range of values of a window's column.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Bound {
+pub struct WindowBound {
     /// The number of the window among the rule's.
     pub window: usize,
     /// The first value.
@@ -113,45 +113,45 @@ pub struct Bound {
 }
 
 /// A snapshot of the database in which a job is read.
-pub trait Snapshot: Send {
+pub trait DownloadSnapshot: Send {
     /// What was found out when the snapshot was opened, by subscription; once.
-    fn take_opened(&mut self) -> Vec<Opened>;
+    fn take_opened(&mut self) -> Vec<OpenedSubscription>;
 
     /// Sees to it that what the snapshot shows is durable, and notes what became of scopes, in one
     /// transaction if the database can.
-    fn mark(&mut self, now_ms: i64, changes: Vec<ScopeChange>) -> CentreResult<'_, Mark>;
+    fn mark(&mut self, now_ms: i64, changes: Vec<ScopeChange>) -> CentreResult<'_, DurableMark>;
 
     /// About how many rows a table has; 0 if that is not known.
-    fn row_estimate(&self, place: Place) -> u64;
+    fn row_estimate(&self, place: TablePlace) -> u64;
 
     /// Whether the rows of a table may weigh so many bytes. Where that cannot be told cheaply, they may.
-    fn may_weigh(&mut self, place: Place, bytes: u64) -> CentreResult<'_, bool> {
+    fn may_weigh(&mut self, place: TablePlace, bytes: u64) -> CentreResult<'_, bool> {
         let _ = (place, bytes);
         Box::pin(std::future::ready(Ok(true)))
     }
 
     /// Whether everybody for whom the server's own role reads a table sees the same rows.
-    fn is_same_for_all(&mut self, place: Place) -> CentreResult<'_, bool> {
+    fn is_same_for_all(&mut self, place: TablePlace) -> CentreResult<'_, bool> {
         let _ = place;
         Box::pin(std::future::ready(Ok(true)))
     }
 
     /// Runs statements on the server's own tables, in the snapshot.
-    fn own(&mut self, statements: Vec<Own>) -> CentreResult<'_, Vec<Answer>>;
+    fn own(&mut self, statements: Vec<SystemStatement>) -> CentreResult<'_, Vec<StatementResult>>;
 
     /// Reads rows of a table.
     fn rows<'s>(
         &'s mut self,
-        place: Place,
-        part: &'s Part<'s>,
+        place: TablePlace,
+        part: &'s RuleRows<'s>,
         take: TakeRow<'s>,
     ) -> CentreResult<'s, ()>;
 
     /// Reads the same rows, each first as a remote keeps it and then as it is sent.
     fn kept_rows<'s>(
         &'s mut self,
-        place: Place,
-        part: &'s Part<'s>,
+        place: TablePlace,
+        part: &'s RuleRows<'s>,
         take: TakeKey<'s>,
     ) -> CentreResult<'s, ()> {
         Box::pin(async move {
@@ -162,7 +162,11 @@ pub trait Snapshot: Send {
 
     /// How many rows of a part, in whatever order, have no key; see
     /// [`keyless_rows`](super::database::Tracking::keyless_rows).
-    fn keyless_rows<'s>(&'s mut self, place: Place, part: &'s Part<'s>) -> CentreResult<'s, u64> {
+    fn keyless_rows<'s>(
+        &'s mut self,
+        place: TablePlace,
+        part: &'s RuleRows<'s>,
+    ) -> CentreResult<'s, u64> {
         let _ = (place, part);
         Box::pin(std::future::ready(Ok(0)))
     }
@@ -173,16 +177,16 @@ pub trait Snapshot: Send {
     /// the log has it.
     fn changes<'s>(
         &'s mut self,
-        place: Place,
+        place: TablePlace,
         asked: &'s [Option<Vec<&'s [u8]>>],
-        order: Option<&'s Order<'s>>,
+        order: Option<&'s KeyOrder<'s>>,
         take: TakeKey<'s>,
     ) -> CentreResult<'s, ()>;
 
     /// Reads rows by their keys.
     fn by_keys<'s>(
         &'s mut self,
-        place: Place,
+        place: TablePlace,
         keys: &'s [Vec<Datum<'s>>],
         take: TakeKey<'s>,
     ) -> CentreResult<'s, ()>;
@@ -190,8 +194,8 @@ pub trait Snapshot: Send {
     /// Runs a query of a script, and reads the rows that it yields.
     fn script<'s>(
         &'s mut self,
-        place: Place,
-        statement: &'s Statement,
+        place: TablePlace,
+        statement: &'s ScriptStatement,
         values: &'s [Value],
         take: TakeRow<'s>,
     ) -> CentreResult<'s, ()>;
@@ -202,7 +206,7 @@ pub trait Snapshot: Send {
 
 /// What is known of a subscription in the snapshot.
 #[derive(Clone, Debug)]
-pub struct Opened {
+pub struct OpenedSubscription {
     /// The publication.
     pub published: PublishedSchema,
     /// Where the snapshot is in the change logs.
@@ -212,9 +216,9 @@ pub struct Opened {
     /// The role of the database that reads the rows; empty for the server's own.
     pub role: String,
     /// What the remote holds by each rule, as far as its checkpoint is understood.
-    pub held: Vec<Held>,
+    pub held: Vec<RuleHolding>,
     /// What the presented serial is worth.
-    pub standing: Standing,
+    pub standing: SerialValidity,
     /// Whether the change logs have anything new for the partitions held.
     pub news: bool,
     /// When the mark that the remote presents was made; `None` if this is another history.
@@ -224,12 +228,12 @@ pub struct Opened {
     pub safe_until: i64,
 }
 
-impl Opened {
+impl OpenedSubscription {
     /// The same for a remote that holds nothing.
-    fn unheld(self) -> Opened {
-        Opened {
-            held: vec![Held::default(); self.held.len()],
-            standing: Standing::Replaced,
+    fn unheld(self) -> OpenedSubscription {
+        OpenedSubscription {
+            held: vec![RuleHolding::default(); self.held.len()],
+            standing: SerialValidity::Replaced,
             marked_ms: None,
             ..self
         }
@@ -238,7 +242,7 @@ impl Opened {
 
 /// What a remote holds by a rule.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Held {
+pub struct RuleHolding {
     /// The rule's place in the checkpoint.
     pub place: Option<usize>,
     /// Whether all changes since then are in the change log.
@@ -247,7 +251,7 @@ pub struct Held {
 
 /// A mark that is durable, and the serials in the order of the changes.
 #[derive(Clone, Debug)]
-pub struct Mark {
+pub struct DurableMark {
     /// The random id.
     pub id: Vec<u8>,
     /// The serials of the scopes that were noted with it, in their order.
@@ -255,7 +259,7 @@ pub struct Mark {
 }
 
 /// What reading from a snapshot came to.
-pub struct Reading {
+pub struct SnapshotReading {
     /// What became of the downloads.
     pub outcomes: Downloaded,
     /// Nothing more can be read from the snapshot.
@@ -267,24 +271,25 @@ const ENOUGH_ROWS: u64 = 20_000;
 
 /// Reads the downloads of some jobs, whose subscriptions are numbered one job after the other.
 pub async fn download(
-    snapshot: &mut dyn Snapshot,
-    downloads: &mut [Downloading<'_>],
-) -> Result<Reading> {
+    snapshot: &mut dyn DownloadSnapshot,
+    downloads: &mut [RunningDownloads<'_>],
+) -> Result<SnapshotReading> {
     let mut opened = snapshot.take_opened().into_iter();
-    let mut all: Vec<Result<Planned>> = Vec::with_capacity(downloads.len());
+    let mut all: Vec<Result<PlannedJob>> = Vec::with_capacity(downloads.len());
     let mut first = 0;
-    for Downloading { job, .. } in &mut *downloads {
-        let opened: Vec<Opened> = opened.by_ref().take(job.subscriptions.len()).collect();
+    for RunningDownloads { job, .. } in &mut *downloads {
+        let opened: Vec<OpenedSubscription> =
+            opened.by_ref().take(job.subscriptions.len()).collect();
         all.push(plan(snapshot, job, first, opened).await?);
         first += job.subscriptions.len();
     }
     let jobs: Vec<&DownloadJob> = downloads.iter().map(|it| &it.job).collect();
     mark(snapshot, &jobs, &mut all).await?;
     let mut rows = 0;
-    let mut shared = Shared::of(all.len());
+    let mut shared = SharedReadings::new(all.len());
     let mut outcomes = Vec::with_capacity(all.len());
     let mut is_broken = false;
-    for (planned, Downloading { job, sink }) in all.into_iter().zip(downloads) {
+    for (planned, RunningDownloads { job, sink }) in all.into_iter().zip(downloads) {
         if is_broken || rows > ENOUGH_ROWS {
             outcomes.push(None);
             continue;
@@ -307,17 +312,17 @@ pub async fn download(
     if !is_broken {
         snapshot.end().await?;
     }
-    Ok(Reading {
+    Ok(SnapshotReading {
         outcomes,
         is_broken,
     })
 }
 
 /// What is going to be read of one job.
-struct Planned {
+struct PlannedJob {
     /// The number of its first subscription.
     first: usize,
-    plans: Vec<Plan>,
+    plans: Vec<SubscriptionPlan>,
     /// The mark, if one was due.
     mark: Vec<u8>,
 }
@@ -327,11 +332,11 @@ struct Planned {
 /// # Errors
 /// The snapshot is of no more use; the inner error is the job's own.
 async fn plan(
-    snapshot: &mut dyn Snapshot,
+    snapshot: &mut dyn DownloadSnapshot,
     job: &mut DownloadJob,
     first: usize,
-    opened: Vec<Opened>,
-) -> Result<Result<Planned>> {
+    opened: Vec<OpenedSubscription>,
+) -> Result<Result<PlannedJob>> {
     let told = job.subscriptions.iter().map(|it| &it.schema);
     let mut told = opened.iter().zip(told);
     if let Some((now, _)) = told.find(|(now, told)| now.published.announced != **told) {
@@ -343,9 +348,9 @@ async fn plan(
     let own = job.subscriptions.iter().filter(is_own).count();
     let (subscriptions, parts) = job.subscriptions.split_at_mut(own);
     let mut opened = opened.into_iter();
-    let all: Vec<Opened> = opened.by_ref().take(own).collect();
+    let all: Vec<OpenedSubscription> = opened.by_ref().take(own).collect();
     let mut parts: Vec<_> = (own..).zip(parts.iter().zip(opened)).collect();
-    let mut plans: Vec<Plan> = Vec::with_capacity(own);
+    let mut plans: Vec<SubscriptionPlan> = Vec::with_capacity(own);
     for (number, (opened, subscription)) in all.into_iter().zip(subscriptions).enumerate() {
         if let Err(error) = check_given(&opened.published, subscription) {
             return Ok(Err(error));
@@ -368,7 +373,7 @@ async fn plan(
         };
         let scripts = scripts.as_deref();
         let now_ms = job.context.now_ms;
-        let mut plan = Plan::new(subscription, opened, differences, scripts, now_ms);
+        let mut plan = SubscriptionPlan::new(subscription, opened, differences, scripts, now_ms);
         let of_this = parts.iter().position(|it| it.1.0.part_of == Some(number));
         if let Some((index, (part, opened))) = of_this.map(|at| parts.swap_remove(at))
             && let Some(checkpoint) = &part.checkpoint
@@ -379,7 +384,7 @@ async fn plan(
                 ..part.clone()
             };
             let differences = self::differences(snapshot, &part, &opened).await?;
-            let since = Plan::new(&part, opened, differences, scripts, now_ms);
+            let since = SubscriptionPlan::new(&part, opened, differences, scripts, now_ms);
             plan.resume(
                 subscription,
                 since,
@@ -396,7 +401,7 @@ async fn plan(
         plan.settled = settled(snapshot, &job.context, subscription).await?;
         plans.push(plan);
     }
-    Ok(Ok(Planned {
+    Ok(Ok(PlannedJob {
         first,
         plans,
         mark: Vec::new(),
@@ -405,9 +410,9 @@ async fn plan(
 
 /// Makes one mark for all plans that need one, and has it note what became of their scopes.
 async fn mark(
-    snapshot: &mut dyn Snapshot,
+    snapshot: &mut dyn DownloadSnapshot,
     jobs: &[&DownloadJob],
-    all: &mut [Result<Planned>],
+    all: &mut [Result<PlannedJob>],
 ) -> Result<()> {
     let mut changes = Vec::new();
     let mut now_ms = None;
@@ -445,19 +450,19 @@ async fn mark(
     Ok(())
 }
 
-impl Planned {
+impl PlannedJob {
     async fn read(
         self,
-        snapshot: &mut dyn Snapshot,
+        snapshot: &mut dyn DownloadSnapshot,
         job: &DownloadJob,
         sink: &mut dyn DownloadSink,
         rows: &mut u64,
-        shared: &mut Shared,
+        shared: &mut SharedReadings,
     ) -> Result<()> {
         for (index, (plan, subscription)) in
             self.plans.into_iter().zip(&job.subscriptions).enumerate()
         {
-            let mut counts = Counts::new(plan.marks);
+            let mut counts = SentCounts::new(plan.marks);
             let mut checkpoint = None;
             let rules = plan.published.rules.iter();
             let watermark = Watermark {
@@ -498,9 +503,11 @@ impl Planned {
                 })?;
                 let versions = &plan.published.scripts;
                 let name = &subscription.publication;
-                let scripting = Scripting::of(versions, &job.context, name)?
+                let scripting = ScriptEnvironment::for_sync(versions, &job.context, name)?
                     .map(|it| it.between(plan.last_download, plan.next_last_download));
-                let next_last_download = scripting.as_ref().map(Scripting::next_last_download);
+                let next_last_download = scripting
+                    .as_ref()
+                    .map(ScriptEnvironment::next_last_download);
                 let reading = SubscriptionReading {
                     scripting,
                     snapshot: &mut *snapshot,
@@ -530,7 +537,7 @@ impl Planned {
 
 /// What operators have settled of the remote's refused rows.
 async fn settled(
-    snapshot: &mut dyn Snapshot,
+    snapshot: &mut dyn DownloadSnapshot,
     context: &SyncContext,
     subscription: &DownloadSubscription,
 ) -> Result<Option<ToldSettled>> {
@@ -546,7 +553,7 @@ async fn settled(
 }
 
 /// Whether a user holds all the partitions that an image does.
-fn is_covered(opened: &Opened, differences: &[Option<Difference>]) -> bool {
+fn is_covered(opened: &OpenedSubscription, differences: &[Option<RuleDifference>]) -> bool {
     let mut rules = opened.held.iter().zip(differences);
     rules.all(|(held, difference)| match difference {
         // A rule that the image knows nothing of.
@@ -557,7 +564,7 @@ fn is_covered(opened: &Opened, differences: &[Option<Difference>]) -> bool {
 
 /// Whether nothing of an image's checkpoint is of a time when other rules or another role decided who
 /// holds what.
-fn is_understood(opened: &Opened, subscription: &DownloadSubscription) -> bool {
+fn is_understood(opened: &OpenedSubscription, subscription: &DownloadSubscription) -> bool {
     let Some(checkpoint) = &subscription.checkpoint else {
         return false;
     };
@@ -603,14 +610,14 @@ fn check_given(published: &PublishedSchema, subscription: &DownloadSubscription)
 
 /// How the scope differs from what the remote holds, by rule.
 async fn differences(
-    snapshot: &mut dyn Snapshot,
+    snapshot: &mut dyn DownloadSnapshot,
     subscription: &DownloadSubscription,
-    opened: &Opened,
-) -> Result<Vec<Option<Difference>>> {
+    opened: &OpenedSubscription,
+) -> Result<Vec<Option<RuleDifference>>> {
     let checkpoint = subscription.checkpoint.as_ref();
     let held = opened.held.iter();
     let held = held.map(|held| Some(&checkpoint?.rules[held.place?]));
-    let mut differences = Differences::of(opened.scope.rules.iter().zip(held));
+    let mut differences = ScopeDifferences::new(opened.scope.rules.iter().zip(held));
     loop {
         let asked = differences.ask();
         if asked.is_empty() {

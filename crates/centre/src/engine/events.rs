@@ -10,10 +10,13 @@ use bytes::Bytes;
 
 use tidewater_protocol::Value;
 
-use super::connection::{Connection, Own, Parameter, Row, each, own, own_row};
-use super::once::{self, Kept, Use};
+use super::connection::{
+    DatabaseConnection, ResultRow, StatementParameter, SystemStatement, each, system_row,
+    system_sql,
+};
+use super::once::{self, KeyRecord, KeyUse};
 use crate::error::CentreError;
-use crate::events::{Appended, NewEvents, SpaceRetention, StoredEvent};
+use crate::events::{AppendOutcome, NewEvents, SpaceRetention, StoredEvent};
 
 type Result<T> = std::result::Result<T, CentreError>;
 
@@ -30,11 +33,11 @@ const APPENDING: &str = "appending events";
 
 /// See [`crate::Worker::append_events`].
 pub(super) async fn append(
-    connection: &mut impl Connection,
+    connection: &mut impl DatabaseConnection,
     batch: &[NewEvents],
     check: [u8; 8],
     now_ms: i64,
-) -> Result<Vec<Appended>> {
+) -> Result<Vec<AppendOutcome>> {
     let mut attempt = 1;
     loop {
         connection.begin().await?;
@@ -54,11 +57,11 @@ pub(super) async fn append(
 }
 
 async fn append_once(
-    connection: &mut impl Connection,
+    connection: &mut impl DatabaseConnection,
     batch: &[NewEvents],
     check: [u8; 8],
     now_ms: i64,
-) -> Result<Vec<Appended>> {
+) -> Result<Vec<AppendOutcome>> {
     let mut appended = known(connection, batch, now_ms).await?;
     // Of each space in the same order, so that two who append never wait for each other.
     let mut counts: BTreeMap<&str, u64> = BTreeMap::new();
@@ -79,17 +82,17 @@ async fn append_once(
             continue;
         }
         let first = next.get_mut(&*new.space).ok_or_else(lost)?;
-        let at = Appended::At {
+        let at = AppendOutcome::At {
             first: *first,
             check,
         };
         appended[place] = Some(at);
         finished.extend(new.once.map(|key| {
             let outcome = encode(*first, check);
-            once::finish(&new.user, key, Use::Events, outcome)
+            once::finish(&new.user, key, KeyUse::Events, outcome)
         }));
         for (subject, payload) in &new.events {
-            rows.push(own_row![
+            rows.push(system_row![
                 new.space,
                 *first,
                 check[..],
@@ -119,10 +122,10 @@ async fn append_once(
 /// Notes keys, and finds out which of the events were appended before. Those with a key that is twice
 /// in the batch are left for [`again`].
 async fn known(
-    connection: &mut impl Connection,
+    connection: &mut impl DatabaseConnection,
     batch: &[NewEvents],
     now_ms: i64,
-) -> Result<Vec<Option<Appended>>> {
+) -> Result<Vec<Option<AppendOutcome>>> {
     let mut known = vec![None; batch.len()];
     // In the same order, too.
     let mut keys: BTreeMap<(&str, [u8; 16]), usize> = BTreeMap::new();
@@ -131,7 +134,7 @@ async fn known(
         let first = *keys.entry((&new.user, key)).or_insert(place);
         if first != place {
             // Until it is known what becomes of the first one.
-            known[place] = Some(Appended::KeyTaken);
+            known[place] = Some(AppendOutcome::KeyTaken);
         }
     }
     if keys.is_empty() {
@@ -139,22 +142,22 @@ async fn known(
     }
     let notes = keys
         .keys()
-        .map(|(user, key)| once::note(user, *key, Use::Events, now_ms));
+        .map(|(user, key)| once::note(user, *key, KeyUse::Events, now_ms));
     let noted = connection
-        .flight(APPENDING, &notes.collect::<Vec<Own>>())
+        .flight(APPENDING, &notes.collect::<Vec<SystemStatement>>())
         .await?;
     for (((user, key), &place), answer) in keys.iter().zip(noted) {
         if answer.changed > 0 {
             continue;
         }
         known[place] = Some(
-            match once::kept(connection, user, *key, Use::Events).await? {
-                Some(Kept {
+            match once::kept(connection, user, *key, KeyUse::Events).await? {
+                Some(KeyRecord {
                     is_same: true,
                     outcome: Some(outcome),
                     ..
                 }) => decode(&outcome)?,
-                _ => Appended::KeyTaken,
+                _ => AppendOutcome::KeyTaken,
             },
         );
     }
@@ -162,7 +165,7 @@ async fn known(
 }
 
 /// Tells events with a key that was in the batch before what became of those.
-fn again(batch: &[NewEvents], appended: &mut [Option<Appended>]) {
+fn again(batch: &[NewEvents], appended: &mut [Option<AppendOutcome>]) {
     let mut first: BTreeMap<(&str, [u8; 16]), usize> = BTreeMap::new();
     for (place, new) in batch.iter().enumerate() {
         let Some(key) = new.once else { continue };
@@ -173,10 +176,12 @@ fn again(batch: &[NewEvents], appended: &mut [Option<Appended>]) {
 
 /// Numbers for so many events of each space; gives the first ones.
 async fn numbers<'s>(
-    connection: &mut impl Connection,
+    connection: &mut impl DatabaseConnection,
     counts: &BTreeMap<&'s str, u64>,
 ) -> Result<BTreeMap<&'s str, u64>> {
-    let rows = counts.iter().map(|(space, count)| own_row![space, *count]);
+    let rows = counts
+        .iter()
+        .map(|(space, count)| system_row![space, *count]);
     let take = each(
         "INSERT INTO tidewater.space AS s (name, last) SELECT c1, c2 FROM {rows TEXT INTEGER}
          WHERE true ON CONFLICT (name) DO UPDATE SET last = s.last + excluded.last
@@ -203,10 +208,10 @@ fn encode(first: u64, check: [u8; 8]) -> Vec<u8> {
     [first.to_le_bytes(), check].concat()
 }
 
-fn decode(outcome: &[u8]) -> Result<Appended> {
+fn decode(outcome: &[u8]) -> Result<AppendOutcome> {
     let halves = outcome.split_at_checked(8);
     let read = halves.and_then(|(first, check)| {
-        Some(Appended::At {
+        Some(AppendOutcome::At {
             first: u64::from_le_bytes(first.try_into().ok()?),
             check: check.try_into().ok()?,
         })
@@ -221,13 +226,13 @@ fn decode(outcome: &[u8]) -> Result<Appended> {
 
 /// See [`crate::Worker::events_after`].
 pub(super) async fn after(
-    connection: &mut impl Connection,
+    connection: &mut impl DatabaseConnection,
     space: &str,
     after: u64,
     (limit, max_bytes): (u64, u64),
 ) -> Result<Vec<StoredEvent>> {
     // The first one comes whatever its size.
-    let select = own!(
+    let select = system_sql!(
         "SELECT id, check_bytes, subject, payload, user_name, at_ms FROM (
            SELECT e.*, sum(length(payload)) OVER (ORDER BY id) - length(payload) AS bytes_before
            FROM (SELECT id, check_bytes, subject, payload, user_name, at_ms FROM tidewater.event
@@ -243,13 +248,13 @@ pub(super) async fn after(
 
 /// See [`crate::Worker::last_values`].
 pub(super) async fn last_values(
-    connection: &mut impl Connection,
+    connection: &mut impl DatabaseConnection,
     space: &str,
     after_subject: &str,
     (limit, max_bytes): (u64, u64),
 ) -> Result<Vec<StoredEvent>> {
     // From subject to subject by the index, whatever the number of their events.
-    let select = own!(
+    let select = system_sql!(
         "WITH RECURSIVE subjects (subject) AS (
            SELECT (SELECT subject FROM tidewater.event WHERE space = ?1 AND subject > ?2
                    ORDER BY subject LIMIT 1)
@@ -273,12 +278,15 @@ pub(super) async fn last_values(
     read(connection, select).await
 }
 
-async fn read(connection: &mut impl Connection, select: Own) -> Result<Vec<StoredEvent>> {
+async fn read(
+    connection: &mut impl DatabaseConnection,
+    select: SystemStatement,
+) -> Result<Vec<StoredEvent>> {
     let answer = connection.run_one("reading events", select).await?;
     answer.rows.into_iter().map(stored).collect()
 }
 
-fn stored(mut row: Row) -> Result<StoredEvent> {
+fn stored(mut row: ResultRow) -> Result<StoredEvent> {
     // Without copying it once more.
     let payload = match row
         .0
@@ -306,11 +314,11 @@ fn check(bytes: &[u8]) -> Result<[u8; 8]> {
 
 /// See [`crate::Worker::event_check`].
 pub(super) async fn event_check(
-    connection: &mut impl Connection,
+    connection: &mut impl DatabaseConnection,
     space: &str,
     id: u64,
 ) -> Result<Option<[u8; 8]>> {
-    let select = own!(
+    let select = system_sql!(
         "SELECT check_bytes FROM tidewater.event WHERE space = ?1 AND id = ?2",
         space,
         id,
@@ -321,7 +329,10 @@ pub(super) async fn event_check(
 }
 
 /// See [`crate::Worker::space_ends`].
-pub(super) async fn ends(connection: &mut impl Connection, spaces: &[String]) -> Result<Vec<u64>> {
+pub(super) async fn ends(
+    connection: &mut impl DatabaseConnection,
+    spaces: &[String],
+) -> Result<Vec<u64>> {
     let select = each(
         "SELECT v.n, last FROM {rows TEXT} JOIN tidewater.space ON name = v.c1",
         spaces.iter().map(|it| vec![it.value()]).collect(),
@@ -342,7 +353,7 @@ pub(super) async fn ends(connection: &mut impl Connection, spaces: &[String]) ->
 
 /// See [`crate::Centre::prune_events`].
 pub(super) async fn prune(
-    connection: &mut impl Connection,
+    connection: &mut impl DatabaseConnection,
     spaces: &[SpaceRetention],
     now_ms: i64,
 ) -> Result<u64> {
@@ -356,7 +367,7 @@ pub(super) async fn prune(
 
 /// From the oldest one on, in pieces: nobody waits long for it.
 async fn prune_space(
-    connection: &mut impl Connection,
+    connection: &mut impl DatabaseConnection,
     retention: &SpaceRetention,
     now_ms: i64,
 ) -> Result<u64> {
@@ -365,7 +376,7 @@ async fn prune_space(
     let before_ms = now_ms.saturating_sub(retention.kept_ms);
     let (mut pruned, mut from) = (0, 0);
     loop {
-        let piece = own!(
+        let piece = system_sql!(
             "SELECT max(id), min(at_ms) FROM (SELECT id, at_ms FROM tidewater.event
              WHERE space = ?1 AND id > ?2 ORDER BY id LIMIT ?3) p",
             space,
@@ -394,7 +405,7 @@ async fn prune_space(
                      AND m.subject = tidewater.event.subject)"
             }
         };
-        let delete = own!(delete, space, from, to, before_ms);
+        let delete = system_sql!(delete, space, from, to, before_ms);
         pruned += connection.run_one(what, delete).await?.changed;
         from = to;
     }
@@ -406,7 +417,7 @@ mod tests {
 
     #[test]
     fn what_became_of_events_is_kept() {
-        let at = Appended::At {
+        let at = AppendOutcome::At {
             first: 7,
             check: *b"12345678",
         };

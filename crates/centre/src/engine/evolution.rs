@@ -16,7 +16,7 @@ use crate::publication::{HeldUpRemote, RemoteEffect};
 
 /// How a deployment is meant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Mode {
+pub enum DeploymentMode {
     /// To tell what would be done.
     DryRun,
     /// Unless remotes are held up.
@@ -25,18 +25,18 @@ pub enum Mode {
     RefusePending,
 }
 
-impl Mode {
+impl DeploymentMode {
     /// Deploys, or only tells.
-    pub fn of(dry_run: bool) -> Mode {
+    pub fn from_dry_run(dry_run: bool) -> DeploymentMode {
         match dry_run {
-            true => Mode::DryRun,
-            false => Mode::Careful,
+            true => DeploymentMode::DryRun,
+            false => DeploymentMode::Careful,
         }
     }
 }
 
 /// A publication before and after.
-pub struct Change<'a> {
+pub struct PublicationChange<'a> {
     /// Its name.
     pub publication: &'a str,
     /// What remotes have.
@@ -64,20 +64,24 @@ pub type PastSchemas = HashMap<Vec<u8>, PublicationSchema>;
 
 /// What deploying says of remotes.
 #[derive(Debug, Default)]
-pub struct Review {
+pub struct DeploymentReview {
     /// What remotes notice.
     pub effects: Vec<RemoteEffect>,
     /// Who may have something pending that is refused for it.
     pub held_up: Vec<HeldUpRemote>,
 }
 
-impl Review {
+impl DeploymentReview {
     /// Judges changes against everything that is known of remotes.
-    pub fn of(changes: &[Change<'_>], remotes: &[KnownRemote], past: &PastSchemas) -> Review {
-        let mut review = Review::default();
+    pub fn new(
+        changes: &[PublicationChange<'_>],
+        remotes: &[KnownRemote],
+        past: &PastSchemas,
+    ) -> DeploymentReview {
+        let mut review = DeploymentReview::default();
         for change in changes {
             let effects = effects(change.old, change.new);
-            let holding: Vec<&Effect> = effects.iter().filter(|it| it.holds_up).collect();
+            let holding: Vec<&SchemaDifference> = effects.iter().filter(|it| it.holds_up).collect();
             for remote in remotes.iter().filter(|_| !holding.is_empty()) {
                 if remote.is_concerned(change, &holding, past)
                     && !review.held_up.iter().any(|it| it.id == remote.id)
@@ -103,8 +107,8 @@ impl Review {
     ///
     /// # Errors
     /// [`CentreError::RemotesHeldUp`]
-    pub fn allow(&self, mode: Mode) -> Result<(), CentreError> {
-        if mode != Mode::Careful || self.held_up.is_empty() {
+    pub fn allow(&self, mode: DeploymentMode) -> Result<(), CentreError> {
+        if mode != DeploymentMode::Careful || self.held_up.is_empty() {
             return Ok(());
         }
         let holding = self.effects.iter().filter(|it| it.holds_up);
@@ -117,7 +121,12 @@ impl Review {
 
 impl KnownRemote {
     /// Whether it may have something pending that the change holds up.
-    fn is_concerned(&self, change: &Change<'_>, holding: &[&Effect], past: &PastSchemas) -> bool {
+    fn is_concerned(
+        &self,
+        change: &PublicationChange<'_>,
+        holding: &[&SchemaDifference],
+        past: &PastSchemas,
+    ) -> bool {
         let known = decode_known(&self.schemas);
         let Some(hash) = known.get(change.publication) else {
             // It has synced before that was noted, or not at all.
@@ -168,16 +177,16 @@ fn decode_known(text: &str) -> HashMap<String, Vec<u8>> {
 
 /// One difference between two schemas.
 #[derive(Debug, PartialEq, Eq)]
-struct Effect {
+struct SchemaDifference {
     /// What it is about, to recognize it between other versions.
     subject: String,
     description: String,
     holds_up: bool,
 }
 
-impl Effect {
-    fn new(subject: String, description: String, holds_up: bool) -> Effect {
-        Effect {
+impl SchemaDifference {
+    fn new(subject: String, description: String, holds_up: bool) -> SchemaDifference {
+        SchemaDifference {
             subject,
             description,
             holds_up,
@@ -185,15 +194,15 @@ impl Effect {
     }
 }
 
-fn effects(old: &PublicationSchema, new: Option<&PublicationSchema>) -> Vec<Effect> {
+fn effects(old: &PublicationSchema, new: Option<&PublicationSchema>) -> Vec<SchemaDifference> {
     let Some(new) = new else {
         let what = "is not published any more: its remotes cannot sync it";
-        return vec![Effect::new(String::new(), what.to_owned(), true)];
+        return vec![SchemaDifference::new(String::new(), what.to_owned(), true)];
     };
     let mut effects = Vec::new();
     for before in &old.tables {
         match new.table(&before.name) {
-            None => effects.push(Effect::new(
+            None => effects.push(SchemaDifference::new(
                 before.name.clone(),
                 format!(
                     "the table {:?} leaves remotes{}",
@@ -208,7 +217,7 @@ fn effects(old: &PublicationSchema, new: Option<&PublicationSchema>) -> Vec<Effe
     for table in &new.tables {
         if old.table(&table.name).is_none() {
             let what = format!("remotes get the table {:?}", table.name);
-            effects.push(Effect::new(table.name.clone(), what, false));
+            effects.push(SchemaDifference::new(table.name.clone(), what, false));
         }
     }
     effects
@@ -229,12 +238,12 @@ fn key(table: &Table) -> Vec<(&str, ColumnType)> {
         .collect()
 }
 
-fn of_table(old: &Table, new: &Table, effects: &mut Vec<Effect>) {
+fn of_table(old: &Table, new: &Table, effects: &mut Vec<SchemaDifference>) {
     let uploads = old.direction.uploads();
     let name = &new.name;
     if key(old) != key(new) {
         let what = format!("the table {name:?} has another key{}", refused(old));
-        effects.push(Effect::new(format!("{name} key"), what, uploads));
+        effects.push(SchemaDifference::new(format!("{name} key"), what, uploads));
         return;
     }
     if uploads && !new.direction.uploads() {
@@ -242,10 +251,18 @@ fn of_table(old: &Table, new: &Table, effects: &mut Vec<Effect>) {
             "the table {name:?} takes no changes any more{}",
             refused(old)
         );
-        effects.push(Effect::new(format!("{name} direction"), what, true));
+        effects.push(SchemaDifference::new(
+            format!("{name} direction"),
+            what,
+            true,
+        ));
     } else if old.direction != new.direction {
         let what = format!("the table {name:?} travels in another direction");
-        effects.push(Effect::new(format!("{name} direction"), what, false));
+        effects.push(SchemaDifference::new(
+            format!("{name} direction"),
+            what,
+            false,
+        ));
     }
     for column in &old.columns {
         if new.column(&column.name).is_none() {
@@ -254,7 +271,7 @@ fn of_table(old: &Table, new: &Table, effects: &mut Vec<Effect>) {
                 column.name,
                 refused(old)
             );
-            effects.push(Effect::new(
+            effects.push(SchemaDifference::new(
                 format!("{name}.{}", column.name),
                 what,
                 uploads,
@@ -280,7 +297,7 @@ fn of_table(old: &Table, new: &Table, effects: &mut Vec<Effect>) {
         };
         let refused = if unknown { refused(old) } else { "" };
         let what = format!("the table {name:?} has other partitions, {by}{refused}");
-        effects.push(Effect::new(
+        effects.push(SchemaDifference::new(
             format!("{name} partition {}", after.join(", ")),
             what,
             uploads && unknown,
@@ -288,7 +305,11 @@ fn of_table(old: &Table, new: &Table, effects: &mut Vec<Effect>) {
     }
     if old.unique != new.unique || old.foreign_keys != new.foreign_keys {
         let what = format!("the table {name:?} has other indexes and references");
-        effects.push(Effect::new(format!("{name} constraints"), what, false));
+        effects.push(SchemaDifference::new(
+            format!("{name} constraints"),
+            what,
+            false,
+        ));
     }
 }
 
@@ -297,7 +318,7 @@ fn of_column(
     table: &str,
     old: Option<&Column>,
     new: &Column,
-    effects: &mut Vec<Effect>,
+    effects: &mut Vec<SchemaDifference>,
 ) {
     let name = &new.name;
     let subject = format!("{table}.{name}");
@@ -307,7 +328,7 @@ fn of_column(
             false => "",
         };
         let what = format!("remotes get the column {name:?} of {table:?}{inserts}");
-        effects.push(Effect::new(subject, what, false));
+        effects.push(SchemaDifference::new(subject, what, false));
         return;
     };
     if old.column_type != new.column_type {
@@ -318,10 +339,10 @@ fn of_column(
             (true, false) => "; what they have pending is refused where it does not fit",
         };
         let what = format!("the column {name:?} of {table:?} has another type{pending}");
-        effects.push(Effect::new(subject, what, uploads && !fits));
+        effects.push(SchemaDifference::new(subject, what, uploads && !fits));
     } else if old.nullable && !new.nullable {
         let what = format!("the column {name:?} of {table:?} is NOT NULL on remotes, too");
-        effects.push(Effect::new(subject, what, false));
+        effects.push(SchemaDifference::new(subject, what, false));
     }
 }
 

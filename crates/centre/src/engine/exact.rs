@@ -7,7 +7,7 @@ use tidewater_protocol::decimal::Decimal;
 use tidewater_protocol::pack::{pack_values, unpack_values};
 use tidewater_protocol::{ColumnType, Datum, RowShape, Table};
 
-use super::publication::Rule;
+use super::publication::RowRule;
 use super::window::Window;
 use crate::error::CentreError;
 use crate::scope::RuleScope;
@@ -116,7 +116,7 @@ impl Barrier {
 
 /// Tells whether rows are in scope by one rule.
 struct RuleMembership<'a> {
-    rule: &'a Rule,
+    rule: &'a RowRule,
     scope: &'a RuleScope,
     /// Where its windows begin; empty if they do not count.
     lows: &'a [i64],
@@ -127,7 +127,7 @@ struct RuleMembership<'a> {
 
 impl<'a> Membership<'a> {
     /// By the rules of the table, each with what is in scope by it.
-    pub fn new(rules: &'a [Rule], scope: &'a [RuleScope]) -> Membership<'a> {
+    pub fn new(rules: &'a [RowRule], scope: &'a [RuleScope]) -> Membership<'a> {
         let rules = rules.iter().zip(scope);
         let rules = rules.map(|(rule, scope)| RuleMembership::new(rule, scope));
         Membership {
@@ -149,7 +149,7 @@ impl<'a> Membership<'a> {
     }
 
     /// The same, where only those rows may be written that this rule gives.
-    pub fn written_by(mut self, rule: Option<&'a Rule>, scope: &'a RuleScope) -> Membership<'a> {
+    pub fn written_by(mut self, rule: Option<&'a RowRule>, scope: &'a RuleScope) -> Membership<'a> {
         self.written = rule.map(|rule| RuleMembership::new(rule, scope));
         self
     }
@@ -219,7 +219,7 @@ impl<'a> Membership<'a> {
 }
 
 impl<'a> RuleMembership<'a> {
-    fn new(rule: &'a Rule, scope: &'a RuleScope) -> RuleMembership<'a> {
+    fn new(rule: &'a RowRule, scope: &'a RuleScope) -> RuleMembership<'a> {
         RuleMembership {
             rule,
             scope,

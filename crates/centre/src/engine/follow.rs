@@ -3,22 +3,22 @@
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
-use super::connection::{Connection, Own, each, own_row};
-use super::deploy::Loaded;
-use super::inspect::Inspecting;
-use super::publication::{Rule, ServedTable};
-use super::scope::Purpose;
+use super::connection::{DatabaseConnection, SystemStatement, each, system_row};
+use super::deploy::ServedPublications;
+use super::inspect::DatabaseInspection;
+use super::publication::{RowRule, ServedTable};
+use super::scope::ScopePurpose;
 use super::watermark::Watermark;
 use crate::context::SyncContext;
 use crate::error::CentreError;
-use crate::follow::{AskedHolding, FollowPosition, Followed, Holding, Interest};
-use crate::scope::{Checkpoint, Digest, Held, List, Partitions, Scope};
+use crate::follow::{FollowPosition, FollowedCommits, HoldingRequest, Interest, RemoteHolding};
+use crate::scope::{Checkpoint, Digest, HeldPartitions, PartitionList, Partitions, Scope};
 
 type Result<T> = std::result::Result<T, CentreError>;
 
 /// What change logs tell since a position.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Changes {
+pub struct CommittedChanges {
     /// How far they go.
     pub position: Vec<u8>,
     /// The change logs that have something new.
@@ -38,7 +38,7 @@ pub enum LogChanges {
 
 /// The change logs of what is served, each once, with a rule that has it and the rule's table and
 /// place among the table's.
-pub fn logs<T: ServedTable>(served: &Loaded<T>) -> Vec<(i64, &Rule, &T, usize)> {
+pub fn logs<T: ServedTable>(served: &ServedPublications<T>) -> Vec<(i64, &RowRule, &T, usize)> {
     let mut seen = BTreeSet::new();
     let mut logs = of_rules(served);
     logs.retain(|(log, ..)| seen.insert(*log));
@@ -46,7 +46,7 @@ pub fn logs<T: ServedTable>(served: &Loaded<T>) -> Vec<(i64, &Rule, &T, usize)> 
 }
 
 /// The rules of what is served whose changes remotes get, with their change logs.
-fn of_rules<T: ServedTable>(served: &Loaded<T>) -> Vec<(i64, &Rule, &T, usize)> {
+fn of_rules<T: ServedTable>(served: &ServedPublications<T>) -> Vec<(i64, &RowRule, &T, usize)> {
     let mut found = Vec::new();
     for publication in &served.publications {
         for (index, table) in publication.tables.iter().enumerate() {
@@ -63,7 +63,10 @@ fn of_rules<T: ServedTable>(served: &Loaded<T>) -> Vec<(i64, &Rule, &T, usize)> 
 }
 
 /// Whom it concerns what change logs tell.
-pub(super) fn followed<T: ServedTable>(served: &Loaded<T>, changes: Changes) -> Followed {
+pub(super) fn followed<T: ServedTable>(
+    served: &ServedPublications<T>,
+    changes: CommittedChanges,
+) -> FollowedCommits {
     let scopes = changes.scopes;
     let changed: HashMap<i64, LogChanges> = changes.logs.into_iter().collect();
     let mut touched = BTreeSet::new();
@@ -71,35 +74,39 @@ pub(super) fn followed<T: ServedTable>(served: &Loaded<T>, changes: Changes) -> 
         match changed.get(&log) {
             None => {}
             Some(LogChanges::Partitions(partitions)) if rule.query.is_some() => {
-                touched.extend(partitions.iter().map(|it| Interest::of(rule.id, it)));
+                touched.extend(
+                    partitions
+                        .iter()
+                        .map(|it| Interest::for_partition(rule.id, it)),
+                );
             }
             Some(_) => drop(touched.insert(Interest::all_of(rule.id))),
         }
     }
-    Followed {
+    FollowedCommits {
         position: FollowPosition(changes.position),
         touched,
         scopes,
     }
 }
 
-impl Holding {
+impl RemoteHolding {
     /// Of a scope by these rules.
-    pub(super) fn of(rules: &[Rule], scope: &Scope) -> Holding {
+    pub(super) fn from_scope(rules: &[RowRule], scope: &Scope) -> RemoteHolding {
         let rules = rules.iter().zip(&scope.rules);
         let rules = rules.map(|(rule, scope)| (rule.id, scope.partitions.clone()));
-        Holding {
+        RemoteHolding {
             rules: rules.collect(),
         }
     }
 }
 
 /// See [`crate::Worker::holdings_now`].
-pub(super) async fn holdings_now<T: Inspecting>(
+pub(super) async fn holdings_now<T: DatabaseInspection>(
     connection: &mut T::Connection,
-    served: &Loaded<T::Table>,
-    asked: &[AskedHolding],
-) -> Result<Vec<Option<Vec<Holding>>>> {
+    served: &ServedPublications<T::Table>,
+    asked: &[HoldingRequest],
+) -> Result<Vec<Option<Vec<RemoteHolding>>>> {
     let mut answers = Vec::with_capacity(asked.len());
     for asked in asked {
         connection.begin_reading().await?;
@@ -126,26 +133,26 @@ pub(super) async fn holdings_now<T: Inspecting>(
     Ok(answers)
 }
 
-async fn holding<T: Inspecting>(
+async fn holding<T: DatabaseInspection>(
     connection: &mut T::Connection,
-    served: &Loaded<T::Table>,
+    served: &ServedPublications<T::Table>,
     publication: &str,
     context: &SyncContext,
-) -> Result<Holding> {
+) -> Result<RemoteHolding> {
     let publication = served.publication(publication)?;
-    let scope = T::scope(connection, publication, context, Purpose::Reading).await?;
-    Ok(Holding::of(&publication.rules, &scope))
+    let scope = T::scope(connection, publication, context, ScopePurpose::Reading).await?;
+    Ok(RemoteHolding::from_scope(&publication.rules, &scope))
 }
 
 /// See [`crate::Worker::holdings`].
 pub(super) async fn holdings(
-    connection: &mut impl Connection,
+    connection: &mut impl DatabaseConnection,
     checkpoints: &[Checkpoint],
-) -> Result<Vec<Option<Holding>>> {
+) -> Result<Vec<Option<RemoteHolding>>> {
     let held = checkpoints.iter().flat_map(|it| &it.rules);
     let digests = held.filter_map(|it| match &it.partitions {
-        Held::Digest(digest) => Some(*digest),
-        Held::Listed(_) => None,
+        HeldPartitions::Digest(digest) => Some(*digest),
+        HeldPartitions::Listed(_) => None,
     });
     let lists = lists(connection, digests.collect()).await?;
     let holdings = checkpoints.iter().map(|checkpoint| {
@@ -156,29 +163,32 @@ pub(super) async fn holdings(
         let rules = watermark.rules.into_iter().zip(&checkpoint.rules);
         let rules = rules.map(|(rule, held)| {
             let partitions = match &held.partitions {
-                Held::Listed(partitions) => partitions,
-                Held::Digest(digest) => lists.get(digest)?,
+                HeldPartitions::Listed(partitions) => partitions,
+                HeldPartitions::Digest(digest) => lists.get(digest)?,
             };
             Some((rule, partitions.clone()))
         });
         let rules = rules.collect::<Option<_>>()?;
-        Some(Holding { rules })
+        Some(RemoteHolding { rules })
     });
     Ok(holdings.collect())
 }
 
 /// The lists of these digests, as far as they are still there.
 async fn lists(
-    connection: &mut impl Connection,
+    connection: &mut impl DatabaseConnection,
     digests: BTreeSet<Digest>,
 ) -> Result<HashMap<Digest, Arc<Partitions>>> {
     let roots = contents(connection, digests).await?;
-    let pieces = roots.values().filter_map(|it| List::digests(it)).flatten();
+    let pieces = roots
+        .values()
+        .filter_map(|it| PartitionList::digests(it))
+        .flatten();
     let pieces = contents(connection, pieces.collect()).await?;
     let lists = roots.into_iter().filter_map(|(digest, root)| {
         let mut partitions = Partitions::new();
-        for piece in List::digests(&root)? {
-            partitions.extend(List::partitions(pieces.get(&piece)?)?);
+        for piece in PartitionList::digests(&root)? {
+            partitions.extend(PartitionList::partitions(pieces.get(&piece)?)?);
         }
         Some((digest, Arc::new(partitions)))
     });
@@ -186,16 +196,16 @@ async fn lists(
 }
 
 async fn contents(
-    connection: &mut impl Connection,
+    connection: &mut impl DatabaseConnection,
     digests: BTreeSet<Digest>,
 ) -> Result<HashMap<Digest, Vec<u8>>> {
     if digests.is_empty() {
         return Ok(HashMap::new());
     }
     let digests: Vec<Digest> = digests.into_iter().collect();
-    let select: Own = each(
+    let select: SystemStatement = each(
         "SELECT v.n, content FROM {rows BLOB} JOIN tidewater.scope_piece ON digest = v.c1",
-        digests.iter().map(|it| own_row![it[..]]).collect(),
+        digests.iter().map(|it| system_row![it[..]]).collect(),
     );
     let what = "reading a scope that was handed out";
     let answer = connection.run_one(what, select).await?;

@@ -2,16 +2,16 @@
 
 use tidewater_protocol::{Datum, Value};
 
-use super::database::Tracking;
+use super::database::ChangeTracking;
 use super::publication::Publication;
-use super::scope::Purpose;
+use super::scope::ScopePurpose;
 use crate::context::SyncContext;
 use crate::error::CentreError;
 use crate::scope::{RuleScope, Scope};
 
 /// A row of a publication's table, by its key.
 #[derive(Debug)]
-pub struct Keyed<'a, T> {
+pub struct KeyedRow<'a, T> {
     /// The publication.
     pub publication: &'a Publication<T>,
     /// The table, by its place there.
@@ -22,7 +22,7 @@ pub struct Keyed<'a, T> {
 
 /// A column of a row, or of one above it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Cell {
+pub struct InspectedCell {
     /// The number of the rule along whose route it is.
     pub rule: usize,
     /// How many steps along the route.
@@ -35,7 +35,7 @@ pub struct Cell {
 
 /// An entry of a change log.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Entry {
+pub struct ChangeLogEntry {
     /// The version, in the database's own terms.
     pub version: String,
     /// It was made after this time; `None` if that is not known.
@@ -53,7 +53,7 @@ pub const ENTRIES_TOLD: usize = 10;
 
 /// The rows of a table that somebody holds under a configuration.
 #[derive(Debug)]
-pub struct Side<'a, T> {
+pub struct ConfigurationSide<'a, T> {
     /// The publication.
     pub publication: &'a Publication<T>,
     /// The table, by its place there.
@@ -62,13 +62,13 @@ pub struct Side<'a, T> {
     pub scope: &'a [RuleScope],
 }
 
-impl<T> Clone for Side<'_, T> {
+impl<T> Clone for ConfigurationSide<'_, T> {
     fn clone(&self) -> Self {
         *self
     }
 }
 
-impl<T> Copy for Side<'_, T> {}
+impl<T> Copy for ConfigurationSide<'_, T> {}
 
 /// How two sets of rows of a table differ.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -84,13 +84,13 @@ pub struct RowsDiffer {
 }
 
 /// What a database tells of rows, rules and change logs.
-pub trait Inspecting: Tracking {
+pub trait DatabaseInspection: ChangeTracking {
     /// What a user holds now of a publication.
     fn scope(
         connection: &mut Self::Connection,
         publication: &Publication<Self::Table>,
         context: &SyncContext,
-        purpose: Purpose,
+        purpose: ScopePurpose,
     ) -> impl Future<Output = Result<Scope, CentreError>> + Send;
 
     /// Reads columns of a row, and of those above it; NULL where there is none above. `None`: there
@@ -98,15 +98,15 @@ pub trait Inspecting: Tracking {
     fn cells(
         connection: &mut Self::Connection,
         catalog: &Self::Catalog,
-        row: &Keyed<'_, Self::Table>,
-        cells: &[Cell],
+        row: &KeyedRow<'_, Self::Table>,
+        cells: &[InspectedCell],
     ) -> impl Future<Output = Result<Option<Vec<Value>>, CentreError>> + Send;
 
     /// The role under which a remote reads the publication, and whether it sees the row; `None` if
     /// that is the server's own.
     fn seen(
         connection: &mut Self::Connection,
-        row: &Keyed<'_, Self::Table>,
+        row: &KeyedRow<'_, Self::Table>,
         context: &SyncContext,
     ) -> impl Future<Output = Result<Option<(String, bool)>, CentreError>> + Send {
         let _ = (connection, row, context);
@@ -117,10 +117,10 @@ pub trait Inspecting: Tracking {
     /// Whether a mark was made until `until_ms` that is later, is told with each.
     fn entries(
         connection: &mut Self::Connection,
-        row: &Keyed<'_, Self::Table>,
+        row: &KeyedRow<'_, Self::Table>,
         rule: usize,
         until_ms: i64,
-    ) -> impl Future<Output = Result<Vec<Entry>, CentreError>> + Send;
+    ) -> impl Future<Output = Result<Vec<ChangeLogEntry>, CentreError>> + Send;
 
     /// How the rows of a table that somebody holds under one configuration differ from those under
     /// another; at least one of them has the table. `rows` of each kind are told by their keys.
@@ -128,7 +128,7 @@ pub trait Inspecting: Tracking {
     fn difference(
         connection: &mut Self::Connection,
         context: &SyncContext,
-        sides: [Option<Side<'_, Self::Table>>; 2],
+        sides: [Option<ConfigurationSide<'_, Self::Table>>; 2],
         rows: usize,
     ) -> impl Future<Output = Result<Option<RowsDiffer>, CentreError>> + Send;
 }

@@ -7,33 +7,33 @@ use crate::error::CentreError;
 type Result<T> = std::result::Result<T, CentreError>;
 
 /// A download that waits for its mark; `R` is what it brings along.
-struct Request<R, M> {
+struct MarkRequest<R, M> {
     asked: R,
     reply: oneshot::Sender<Result<M>>,
 }
 
 /// Asks for marks.
-pub struct Marks<R, M>(mpsc::UnboundedSender<Request<R, M>>);
+pub struct MarkQueue<R, M>(mpsc::UnboundedSender<MarkRequest<R, M>>);
 
 /// Those who ask. Their snapshots are taken, and the transaction of the next mark has not begun.
-pub struct Asking<R, M>(mpsc::UnboundedReceiver<Request<R, M>>);
+pub struct PendingMarkRequests<R, M>(mpsc::UnboundedReceiver<MarkRequest<R, M>>);
 
 /// Those who get one mark.
-pub struct Waiting<M>(Vec<oneshot::Sender<Result<M>>>);
+pub struct MarkBatch<M>(Vec<oneshot::Sender<Result<M>>>);
 
 /// Both ends of a queue.
-pub fn queue<R, M>() -> (Marks<R, M>, Asking<R, M>) {
+pub fn queue<R, M>() -> (MarkQueue<R, M>, PendingMarkRequests<R, M>) {
     let (sender, receiver) = mpsc::unbounded_channel();
-    (Marks(sender), Asking(receiver))
+    (MarkQueue(sender), PendingMarkRequests(receiver))
 }
 
-impl<R, M> Clone for Marks<R, M> {
-    fn clone(&self) -> Marks<R, M> {
-        Marks(self.0.clone())
+impl<R, M> Clone for MarkQueue<R, M> {
+    fn clone(&self) -> MarkQueue<R, M> {
+        MarkQueue(self.0.clone())
     }
 }
 
-impl<R, M> Marks<R, M> {
+impl<R, M> MarkQueue<R, M> {
     /// A mark that is committed after this call began.
     pub async fn ask(&self, asked: R) -> Result<M> {
         self.request(asked)?.await.unwrap_or_else(|_| Err(gone()))
@@ -47,35 +47,35 @@ impl<R, M> Marks<R, M> {
 
     fn request(&self, asked: R) -> Result<oneshot::Receiver<Result<M>>> {
         let (reply, answer) = oneshot::channel();
-        let sent = self.0.send(Request { asked, reply });
+        let sent = self.0.send(MarkRequest { asked, reply });
         sent.map(|()| answer).map_err(|_| gone())
     }
 }
 
-impl<R, M> Asking<R, M> {
+impl<R, M> PendingMarkRequests<R, M> {
     /// All who wait now, once there is one, and what they ask; `None` if nobody ever will.
-    pub async fn next(&mut self) -> Option<(Vec<R>, Waiting<M>)> {
+    pub async fn next(&mut self) -> Option<(Vec<R>, MarkBatch<M>)> {
         let first = self.0.recv().await?;
         Some(self.with_others(first))
     }
 
     /// The same on a thread that may block.
-    pub fn next_blocking(&mut self) -> Option<(Vec<R>, Waiting<M>)> {
+    pub fn next_blocking(&mut self) -> Option<(Vec<R>, MarkBatch<M>)> {
         let first = self.0.blocking_recv()?;
         Some(self.with_others(first))
     }
 
-    fn with_others(&mut self, first: Request<R, M>) -> (Vec<R>, Waiting<M>) {
+    fn with_others(&mut self, first: MarkRequest<R, M>) -> (Vec<R>, MarkBatch<M>) {
         let (mut asked, mut waiting) = (vec![first.asked], vec![first.reply]);
         while let Ok(request) = self.0.try_recv() {
             asked.push(request.asked);
             waiting.push(request.reply);
         }
-        (asked, Waiting(waiting))
+        (asked, MarkBatch(waiting))
     }
 }
 
-impl<M> Waiting<M> {
+impl<M> MarkBatch<M> {
     /// Answers each of them, in their order; whoever no longer waits was cancelled.
     pub fn answer(self, marks: Result<Vec<M>>) {
         let mut marks = marks.map(Vec::into_iter);

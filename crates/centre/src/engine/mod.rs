@@ -1,6 +1,6 @@
 //! What is the same whatever database is below: every rule of the sync.
 //!
-//! An adapter implements [`connection::Connection`], [`database::Tracking`] and
+//! An adapter implements [`connection::DatabaseConnection`], [`database::ChangeTracking`] and
 //! [`database::Database`] for its database; [`centre`] makes the [`crate::Centre`] and the
 //! [`crate::Worker`]s of that.
 

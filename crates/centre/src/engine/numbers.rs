@@ -6,21 +6,21 @@
 
 use tidewater_protocol::message::NumberBlock;
 
-use super::connection::{Answer, Connection, Own, own};
-use super::database::{NumbersAsked, Tracking};
-use super::deploy::Loaded;
+use super::connection::{DatabaseConnection, StatementResult, SystemStatement, system_sql};
+use super::database::{ChangeTracking, NumberBlockRequest};
+use super::deploy::ServedPublications;
 use crate::error::CentreError;
-use crate::records::{BlockRecord, NumbersStatus, NumbersWanted};
+use crate::records::{BlockRecord, NumbersRequest, NumbersStatus};
 
 /// What has to be asked to tell what was handed out; [`told`] reads the answers.
-pub(super) fn ask() -> [Own; 2] {
+pub(super) fn ask() -> [SystemStatement; 2] {
     [
-        own!(
+        system_sql!(
             "SELECT table_name, min(column_name), CAST(sum(last - first + 1) AS bigint), max(last),
              count(DISTINCT remote_id)
              FROM tidewater.identity_block GROUP BY table_name ORDER BY table_name"
         ),
-        own!(
+        system_sql!(
             "SELECT table_name, remote_id, user_name, first, last, at_ms
              FROM tidewater.identity_block ORDER BY id DESC LIMIT 20"
         ),
@@ -29,8 +29,8 @@ pub(super) fn ask() -> [Own; 2] {
 
 /// What was handed out, by table, and the last blocks of it.
 pub(super) fn told(
-    tables: &Answer,
-    blocks: &Answer,
+    tables: &StatementResult,
+    blocks: &StatementResult,
 ) -> Result<(Vec<NumbersStatus>, Vec<BlockRecord>), CentreError> {
     let tables = tables.rows.iter().map(|row| {
         Ok(NumbersStatus {
@@ -57,10 +57,10 @@ pub(super) fn told(
 }
 
 /// See [`crate::Worker::hand_out`].
-pub(super) async fn hand_out<T: Tracking>(
+pub(super) async fn hand_out<T: ChangeTracking>(
     connection: &mut T::Connection,
-    served: &Loaded<T::Table>,
-    wanted: &NumbersWanted,
+    served: &ServedPublications<T::Table>,
+    wanted: &NumbersRequest,
 ) -> Result<Vec<NumberBlock>, CentreError> {
     let publication = served.publication(&wanted.publication)?;
     let tables = publication.schema.tables.iter().zip(&publication.tables);
@@ -92,14 +92,14 @@ pub(super) async fn hand_out<T: Tracking>(
 }
 
 /// Takes `count` numbers of a column, or as many as there are, and notes who has them.
-async fn hand_out_of<T: Tracking>(
+async fn hand_out_of<T: ChangeTracking>(
     connection: &mut T::Connection,
-    wanted: &NumbersWanted,
+    wanted: &NumbersRequest,
     of_centre: &T::Table,
     (column, count): (&str, u32),
 ) -> Result<Vec<(i64, i64)>, CentreError> {
     let name = T::title(of_centre);
-    let highest = own!(
+    let highest = system_sql!(
         "SELECT max(last) FROM tidewater.identity_block WHERE table_name = ?1",
         name,
     );
@@ -107,14 +107,14 @@ async fn hand_out_of<T: Tracking>(
         .run_one("looking for what was handed out", highest)
         .await?;
     let highest = highest.rows.first().map(|row| row.get::<Option<i64>>(0));
-    let asked = NumbersAsked {
+    let asked = NumberBlockRequest {
         column,
         count,
         handed_out: highest.transpose()?.flatten().unwrap_or(0),
     };
     let taken = T::take_numbers(connection, asked, of_centre).await?;
     let notes = taken.iter().map(|(first, last)| {
-        own!(
+        system_sql!(
             "INSERT INTO tidewater.identity_block (table_name, column_name, remote_id,
                  user_name, first, last, at_ms) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)",
             name,

@@ -3,15 +3,15 @@
 //! A key is noted in the transaction of what is done under it, so that it is known if and only if
 //! that was done. Of what a program does elsewhere it is noted before and again after.
 
-use super::connection::{Connection, Durability, Own, own};
+use super::connection::{DatabaseConnection, Durability, SystemStatement, system_sql};
 use crate::error::CentreError;
-use crate::procedure::Begun;
+use crate::procedure::OnceKeyState;
 
 type Result<T> = std::result::Result<T, CentreError>;
 
 /// What a key is used for: nothing else is done under it.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Use<'c> {
+pub(super) enum KeyUse<'c> {
     /// A call of this procedure, which the database runs.
     Call(&'c str),
     /// A call of this one, which a program answers.
@@ -20,29 +20,29 @@ pub(super) enum Use<'c> {
     Events,
 }
 
-impl<'c> Use<'c> {
+impl<'c> KeyUse<'c> {
     fn kind(self) -> i64 {
         match self {
-            Use::Call(_) => 1,
-            Use::Provided(_) => PROVIDED,
-            Use::Events => 3,
+            KeyUse::Call(_) => 1,
+            KeyUse::Provided(_) => PROVIDED,
+            KeyUse::Events => 3,
         }
     }
 
     fn procedure(self) -> &'c str {
         match self {
-            Use::Call(name) | Use::Provided(name) => name,
-            Use::Events => "",
+            KeyUse::Call(name) | KeyUse::Provided(name) => name,
+            KeyUse::Events => "",
         }
     }
 }
 
-/// The kind of [`Use::Provided`].
+/// The kind of [`KeyUse::Provided`].
 const PROVIDED: i64 = 2;
 
 /// What is known of a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Kept {
+pub(super) struct KeyRecord {
     /// Whether the key was used for the same.
     pub(super) is_same: bool,
     /// What came of it; `None` if it was begun and nobody knows.
@@ -52,8 +52,8 @@ pub(super) struct Kept {
 }
 
 /// Notes that something is begun under a key; changes nothing if the key is taken.
-pub(super) fn note(user: &str, key: [u8; 16], used: Use<'_>, now_ms: i64) -> Own {
-    own!(
+pub(super) fn note(user: &str, key: [u8; 16], used: KeyUse<'_>, now_ms: i64) -> SystemStatement {
+    system_sql!(
         "INSERT INTO tidewater.once (user_name, call_key, kind, procedure_name, at_ms)
          VALUES (?1, ?2, ?3, ?4, ?5) ON CONFLICT (user_name, call_key) DO NOTHING",
         user,
@@ -65,12 +65,17 @@ pub(super) fn note(user: &str, key: [u8; 16], used: Use<'_>, now_ms: i64) -> Own
 }
 
 /// Notes what came of what was begun under a key, if that was a use of this kind.
-pub(super) fn finish(user: &str, key: [u8; 16], used: Use<'_>, outcome: Vec<u8>) -> Own {
+pub(super) fn finish(
+    user: &str,
+    key: [u8; 16],
+    used: KeyUse<'_>,
+    outcome: Vec<u8>,
+) -> SystemStatement {
     finish_kind(user, key, used.kind(), outcome)
 }
 
-fn finish_kind(user: &str, key: [u8; 16], kind: i64, outcome: Vec<u8>) -> Own {
-    own!(
+fn finish_kind(user: &str, key: [u8; 16], kind: i64, outcome: Vec<u8>) -> SystemStatement {
+    system_sql!(
         "UPDATE tidewater.once SET outcome = ?4
          WHERE user_name = ?1 AND call_key = ?2 AND kind = ?3 AND outcome IS NULL",
         user,
@@ -84,11 +89,11 @@ fn finish_kind(user: &str, key: [u8; 16], kind: i64, outcome: Vec<u8>) -> Own {
 pub(super) fn note_done(
     user: &str,
     key: [u8; 16],
-    used: Use<'_>,
+    used: KeyUse<'_>,
     outcome: Vec<u8>,
     now_ms: i64,
-) -> Own {
-    own!(
+) -> SystemStatement {
+    system_sql!(
         "INSERT INTO tidewater.once (user_name, call_key, kind, procedure_name, at_ms, outcome)
          VALUES (?1, ?2, ?3, ?4, ?5, ?6) ON CONFLICT (user_name, call_key) DO NOTHING",
         user,
@@ -102,20 +107,20 @@ pub(super) fn note_done(
 
 /// What is known of a key that is wanted for something; `None` if it is free.
 pub(super) async fn kept(
-    connection: &mut impl Connection,
+    connection: &mut impl DatabaseConnection,
     user: &str,
     key: [u8; 16],
-    wanted: Use<'_>,
-) -> Result<Option<Kept>> {
-    let select = own!(
+    wanted: KeyUse<'_>,
+) -> Result<Option<KeyRecord>> {
+    let select = system_sql!(
         "SELECT kind, procedure_name, outcome, at_ms FROM tidewater.once
          WHERE user_name = ?1 AND call_key = ?2",
         user,
         key[..],
     );
     let answer = connection.run_one("looking for a key", select).await?;
-    let row = answer.rows.first().map(|row| -> Result<Kept> {
-        Ok(Kept {
+    let row = answer.rows.first().map(|row| -> Result<KeyRecord> {
+        Ok(KeyRecord {
             is_same: row.get::<i64>(0)? == wanted.kind()
                 && row.get::<String>(1)? == wanted.procedure(),
             outcome: row.get(2)?,
@@ -127,13 +132,13 @@ pub(super) async fn kept(
 
 /// See [`crate::Worker::begin_once`].
 pub(super) async fn begin(
-    connection: &mut impl Connection,
+    connection: &mut impl DatabaseConnection,
     user: &str,
     key: [u8; 16],
     procedure: &str,
     now_ms: i64,
-) -> Result<Begun> {
-    let used = Use::Provided(procedure);
+) -> Result<OnceKeyState> {
+    let used = KeyUse::Provided(procedure);
     let note = note(user, key, used, now_ms);
     let what = "beginning a call";
     loop {
@@ -141,15 +146,15 @@ pub(super) async fn begin(
             .transact(what, Durability::Durable, std::slice::from_ref(&note))
             .await?;
         if noted.first().is_some_and(|it| it.changed > 0) {
-            return Ok(Begun::New);
+            return Ok(OnceKeyState::New);
         }
         return Ok(match kept(connection, user, key, used).await? {
-            Some(Kept {
+            Some(KeyRecord {
                 is_same: true,
                 outcome,
                 at_ms: begun_ms,
-            }) => outcome.map_or(Begun::Unfinished { begun_ms }, Begun::Done),
-            Some(_) => Begun::KeyTaken,
+            }) => outcome.map_or(OnceKeyState::Unfinished { begun_ms }, OnceKeyState::Done),
+            Some(_) => OnceKeyState::KeyTaken,
             // Whoever had it has given it back in between: it is free.
             None => continue,
         });
@@ -158,11 +163,11 @@ pub(super) async fn begin(
 
 /// See [`crate::Worker::forget_once`].
 pub(super) async fn forget_provided(
-    connection: &mut impl Connection,
+    connection: &mut impl DatabaseConnection,
     user: &str,
     key: [u8; 16],
 ) -> Result<()> {
-    let forget = own!(
+    let forget = system_sql!(
         "DELETE FROM tidewater.once
          WHERE user_name = ?1 AND call_key = ?2 AND kind = ?3 AND outcome IS NULL",
         user,
@@ -178,7 +183,7 @@ pub(super) async fn forget_provided(
 
 /// See [`crate::Worker::finish_once`].
 pub(super) async fn finish_provided(
-    connection: &mut impl Connection,
+    connection: &mut impl DatabaseConnection,
     user: &str,
     key: [u8; 16],
     outcome: Vec<u8>,

@@ -6,36 +6,36 @@ use std::sync::Arc;
 
 use tidewater_protocol::{PublicationSchema, Value};
 
-use super::connection::Connection;
+use super::connection::DatabaseConnection;
 use super::deploy::deployed;
 use super::explain::{subscribed, typed, unknown_parameters};
-use super::inspect::{Inspecting, RowsDiffer, Side};
+use super::inspect::{ConfigurationSide, DatabaseInspection, RowsDiffer};
 use super::publication::{Publication, compile_all};
 use super::records;
-use super::scope::Purpose;
+use super::scope::ScopePurpose;
 use super::scripts::{chosen, version};
 use super::upload::row_json;
 use crate::context::SyncContext;
 use crate::error::CentreError;
-use crate::preview::{Preview, PreviewAsked, PreviewedRemote, PreviewedTable, SchemaChange};
+use crate::preview::{Preview, PreviewRequest, PreviewedRemote, PreviewedTable, SchemaChange};
 use crate::publication::PublicationSpec;
-use crate::records::{Claims, RemoteRecord};
-use crate::scope::{Digest, List, RuleScope, Scope};
+use crate::records::{RemoteRecord, UserClaims};
+use crate::scope::{Digest, PartitionList, RuleScope, Scope};
 use crate::scripting::ScriptNotes;
 
 type Result<T> = std::result::Result<T, CentreError>;
 
 /// See [`crate::Centre::preview`].
-pub(super) async fn preview<T: Inspecting>(
+pub(super) async fn preview<T: DatabaseInspection>(
     connection: &mut T::Connection,
     specs: &[PublicationSpec],
-    asked: &PreviewAsked,
+    asked: &PreviewRequest,
 ) -> Result<Preview> {
     connection.begin_trying().await?;
     let (_, before, catalog) = deployed::<T>(connection).await?;
     let now = compile_all::<T>(connection, specs, &catalog).await?;
     let remotes = remotes(connection, asked).await?;
-    let mut previewing = Previewing::<T> {
+    let mut previewing = PreviewRun::<T> {
         asked,
         before: &before,
         now: &now,
@@ -67,9 +67,9 @@ pub(super) async fn preview<T: Inspecting>(
 
 /// The remotes that may sync, with what is known of their users.
 async fn remotes(
-    connection: &mut impl Connection,
-    asked: &PreviewAsked,
-) -> Result<Vec<(RemoteRecord, Claims)>> {
+    connection: &mut impl DatabaseConnection,
+    asked: &PreviewRequest,
+) -> Result<Vec<(RemoteRecord, UserClaims)>> {
     let users = records::users(connection).await?;
     let users: BTreeMap<String, _> = users.into_iter().map(|it| (it.name.clone(), it)).collect();
     let mut remotes = records::remotes(connection).await?;
@@ -98,8 +98,8 @@ type Short = Vec<(Digest, Vec<i64>)>;
 /// the database sees remotes under roles.
 type Same = (String, String, Option<Short>, Option<Short>, String);
 
-struct Previewing<'p, T: Inspecting> {
-    asked: &'p PreviewAsked,
+struct PreviewRun<'p, T: DatabaseInspection> {
+    asked: &'p PreviewRequest,
     before: &'p [Publication<T::Table>],
     now: &'p [Publication<T::Table>],
     /// Remotes that hold the same differ in the same.
@@ -108,19 +108,19 @@ struct Previewing<'p, T: Inspecting> {
 }
 
 /// A publication under one configuration, and what somebody holds of it.
-struct Held<'p, T> {
+struct PreviewSide<'p, T> {
     publication: &'p Publication<T>,
     scope: Scope,
     context: SyncContext,
 }
 
-impl<'p, T: Inspecting> Previewing<'p, T> {
+impl<'p, T: DatabaseInspection> PreviewRun<'p, T> {
     /// The tables of which rows come to a remote, or go.
     async fn remote(
         &mut self,
         connection: &mut T::Connection,
         remote: &RemoteRecord,
-        claims: &Claims,
+        claims: &UserClaims,
     ) -> Result<Vec<PreviewedTable>> {
         let mut tables = Vec::new();
         for name in subscribed(connection, remote.id).await? {
@@ -135,7 +135,7 @@ impl<'p, T: Inspecting> Previewing<'p, T> {
                 Some(now) => Some(held::<T>(connection, now, &context).await?),
                 None => None,
             };
-            let of_schema = |held: &Held<'p, T::Table>| {
+            let of_schema = |held: &PreviewSide<'p, T::Table>| {
                 let tables = held.publication.schema.tables.iter();
                 tables.map(|it| it.name.clone()).collect::<Vec<_>>()
             };
@@ -155,7 +155,12 @@ impl<'p, T: Inspecting> Previewing<'p, T> {
         Ok(tables)
     }
 
-    fn context(&self, remote: &RemoteRecord, claims: &Claims, publication: &str) -> SyncContext {
+    fn context(
+        &self,
+        remote: &RemoteRecord,
+        claims: &UserClaims,
+        publication: &str,
+    ) -> SyncContext {
         let set = self.asked.parameters.clone();
         SyncContext {
             user: remote.user.clone(),
@@ -173,7 +178,10 @@ impl<'p, T: Inspecting> Previewing<'p, T> {
         &mut self,
         connection: &mut T::Connection,
         table: &str,
-        (before, now): (&Held<'p, T::Table>, Option<&Held<'p, T::Table>>),
+        (before, now): (
+            &PreviewSide<'p, T::Table>,
+            Option<&PreviewSide<'p, T::Table>>,
+        ),
     ) -> Result<Option<PreviewedTable>> {
         let name = &before.publication.schema.name;
         let mut sides = [None, None];
@@ -237,22 +245,25 @@ impl<'p, T: Inspecting> Previewing<'p, T> {
 }
 
 /// What somebody holds of a publication.
-async fn held<'p, T: Inspecting>(
+async fn held<'p, T: DatabaseInspection>(
     connection: &mut T::Connection,
     publication: &'p Publication<T::Table>,
     context: &SyncContext,
-) -> Result<Held<'p, T::Table>> {
-    Ok(Held {
+) -> Result<PreviewSide<'p, T::Table>> {
+    Ok(PreviewSide {
         publication,
-        scope: T::scope(connection, publication, context, Purpose::Reading).await?,
+        scope: T::scope(connection, publication, context, ScopePurpose::Reading).await?,
         context: context.clone(),
     })
 }
 
-impl<T> Held<'_, T> {
+impl<T> PreviewSide<'_, T> {
     /// The rows of a table, if it has the table and remotes download of it; the inner error says why
     /// they cannot be counted.
-    fn side(&self, table: &str) -> Result<std::result::Result<Option<Side<'_, T>>, String>> {
+    fn side(
+        &self,
+        table: &str,
+    ) -> Result<std::result::Result<Option<ConfigurationSide<'_, T>>, String>> {
         let publication = self.publication;
         let (schema, name) = (&publication.schema, &publication.schema.name);
         let found = schema.tables.iter().position(|it| it.name == table);
@@ -280,7 +291,7 @@ impl<T> Held<'_, T> {
                  --parameter {unknown}=VALUE"
             )));
         }
-        Ok(Ok(Some(Side {
+        Ok(Ok(Some(ConfigurationSide {
             publication,
             table,
             scope: &self.scope.rules[of_table],
@@ -288,7 +299,7 @@ impl<T> Held<'_, T> {
     }
 }
 
-impl<T> Held<'_, T> {
+impl<T> PreviewSide<'_, T> {
     /// What is to be said of a table whose rows a script gives to remotes of another version than the
     /// one that is looked at: which one a remote asks for, only it knows.
     fn other_version(&self, table: usize) -> Option<String> {
@@ -307,18 +318,18 @@ impl<T> Held<'_, T> {
 }
 
 /// Whether two sides have the same rows by the same rules, so that nothing has to be counted.
-fn is_same<T>(sides: &[Option<Side<'_, T>>; 2]) -> bool {
+fn is_same<T>(sides: &[Option<ConfigurationSide<'_, T>>; 2]) -> bool {
     let [Some(before), Some(now)] = sides else {
         return false;
     };
-    let rules = |side: &Side<'_, T>| {
+    let rules = |side: &ConfigurationSide<'_, T>| {
         let of_table = side.publication.rules_of(side.table);
         let rules = side.publication.rules[of_table].iter();
         rules
             .map(|it| (it.identity.clone(), it.query.is_none()))
             .collect::<Vec<_>>()
     };
-    let role = |side: &Side<'_, T>| {
+    let role = |side: &ConfigurationSide<'_, T>| {
         side.publication
             .act_as
             .as_ref()
@@ -329,19 +340,24 @@ fn is_same<T>(sides: &[Option<Side<'_, T>>; 2]) -> bool {
 
 fn short(scope: &[RuleScope]) -> Short {
     let rules = scope.iter();
-    let rules = rules.map(|it| (List::of(&it.partitions).digest, it.lows.clone()));
+    let rules = rules.map(|it| {
+        (
+            PartitionList::from_partitions(&it.partitions).digest,
+            it.lows.clone(),
+        )
+    });
     rules.collect()
 }
 
 /// How two sides differ. A name can mean another table of the database than before: then all rows of
 /// the one go, and all of the other come.
-async fn difference<T: Inspecting>(
+async fn difference<T: DatabaseInspection>(
     connection: &mut T::Connection,
     context: &SyncContext,
-    sides: [Option<Side<'_, T::Table>>; 2],
+    sides: [Option<ConfigurationSide<'_, T::Table>>; 2],
     rows: usize,
 ) -> Result<Option<RowsDiffer>> {
-    let title = |side: Option<Side<'_, T::Table>>| {
+    let title = |side: Option<ConfigurationSide<'_, T::Table>>| {
         side.map(|it| T::title(&it.publication.tables[it.table]).to_owned())
     };
     let [before, now] = sides;
@@ -357,7 +373,7 @@ async fn difference<T: Inspecting>(
     }))
 }
 
-fn key_json<T>(side: &Side<'_, T>, key: &[Value]) -> String {
+fn key_json<T>(side: &ConfigurationSide<'_, T>, key: &[Value]) -> String {
     let table = &side.publication.schema.tables[side.table];
     let types: Vec<_> = table.key_columns().map(|it| it.column_type).collect();
     row_json::key(&typed(&types, key))

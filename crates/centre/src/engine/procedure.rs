@@ -5,11 +5,11 @@
 //! A call with a key notes the key first in its own transaction, and what came of it last: so it has
 //! taken effect if and only if that is known.
 
-use super::connection::{Connection, Durability};
-use super::database::Tracking;
-use super::once::{self, Use};
+use super::connection::{DatabaseConnection, Durability};
+use super::database::ChangeTracking;
+use super::once::{self, KeyUse};
 use super::scope::wrong;
-use super::script::{Dialect, Parameter, Purpose, Script, first_word, statements};
+use super::script::{Script, ScriptParameter, ScriptPurpose, SqlDialect, first_word, statements};
 use crate::error::CentreError;
 use crate::nearest::nearest;
 use crate::procedure::{ArgumentSpec, CallOutcome, ProcedureCall, ProcedureSpec, Returns};
@@ -30,7 +30,7 @@ const BEGINNINGS: [&str; 12] = [
 
 /// A procedure that can be called.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Procedure {
+pub struct CallableProcedure {
     name: String,
     arguments: Vec<ArgumentSpec>,
     returns: Returns,
@@ -41,14 +41,14 @@ pub struct Procedure {
 
 /// What an adapter finds out about a statement.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Checked {
+pub struct StatementCheck {
     /// The names of the columns that it yields.
     pub columns: Vec<String>,
     /// Whether it changes something, if that is known.
     pub writes: Option<bool>,
 }
 
-impl Procedure {
+impl CallableProcedure {
     /// Its name.
     pub fn name(&self) -> &str {
         &self.name
@@ -89,12 +89,12 @@ impl Procedure {
     pub fn names_claims(&self) -> bool {
         let scripts = self.statements.iter().chain(&self.allow);
         let mut parameters = scripts.flat_map(|it| &it.parameters);
-        parameters.any(|it| matches!(it, Parameter::Claim(_)))
+        parameters.any(|it| matches!(it, ScriptParameter::Claim(_)))
     }
 
     /// The type of a script's parameter.
-    pub fn type_of(&self, parameter: &Parameter) -> ColumnType {
-        let Parameter::Argument(name) = parameter else {
+    pub fn type_of(&self, parameter: &ScriptParameter) -> ColumnType {
+        let ScriptParameter::Argument(name) = parameter else {
             return ColumnType::Text;
         };
         let argument = self.arguments.iter().find(|it| it.name == *name);
@@ -108,21 +108,21 @@ impl ProcedureCall {
         let procedure = &self.procedure;
         let values = script.parameters.iter().map(|parameter| {
             let value = match parameter {
-                Parameter::System("username") => Value::Text(self.caller.user.clone()),
-                Parameter::System("remote_id") => match self.caller.remote_id {
+                ScriptParameter::System("username") => Value::Text(self.caller.user.clone()),
+                ScriptParameter::System("remote_id") => match self.caller.remote_id {
                     Some(id) => Value::Text(id.to_string()),
                     None => Value::Null,
                 },
-                Parameter::Claim(name) => match self.claims.named(name) {
+                ScriptParameter::Claim(name) => match self.claims.named(name) {
                     Some(claim) => Value::Text(claim.to_owned()),
                     None => Value::Null,
                 },
-                Parameter::System(_)
-                | Parameter::User(_)
-                | Parameter::New(_)
-                | Parameter::Old(_)
-                | Parameter::Mark(_) => Value::Null,
-                Parameter::Argument(name) => {
+                ScriptParameter::System(_)
+                | ScriptParameter::User(_)
+                | ScriptParameter::New(_)
+                | ScriptParameter::Old(_)
+                | ScriptParameter::Mark(_) => Value::Null,
+                ScriptParameter::Argument(name) => {
                     let place = procedure.arguments.iter().position(|it| it.name == *name);
                     let value = place.and_then(|it| self.arguments.get(it));
                     value.cloned().unwrap_or(Value::Null)
@@ -135,11 +135,11 @@ impl ProcedureCall {
 }
 
 /// See [`crate::Centre::procedures`].
-pub(super) async fn compile<T: Tracking>(
+pub(super) async fn compile<T: ChangeTracking>(
     connection: &mut T::Connection,
     specs: &[ProcedureSpec],
-) -> Result<Vec<Arc<Procedure>>> {
-    let mut procedures: Vec<Arc<Procedure>> = Vec::with_capacity(specs.len());
+) -> Result<Vec<Arc<CallableProcedure>>> {
+    let mut procedures: Vec<Arc<CallableProcedure>> = Vec::with_capacity(specs.len());
     for spec in specs {
         let place = format!("procedure {:?}", spec.name);
         if procedures.iter().any(|it| it.name == spec.name) {
@@ -154,7 +154,7 @@ pub(super) async fn compile<T: Tracking>(
 }
 
 /// Reads what the operator wrote.
-fn read<T: Tracking>(spec: &ProcedureSpec, place: &str) -> Result<Procedure> {
+fn read<T: ChangeTracking>(spec: &ProcedureSpec, place: &str) -> Result<CallableProcedure> {
     for (index, argument) in spec.arguments.iter().enumerate() {
         let name = &argument.name;
         let before = &spec.arguments[..index];
@@ -168,7 +168,7 @@ fn read<T: Tracking>(spec: &ProcedureSpec, place: &str) -> Result<Procedure> {
             return Err(wrong(place, &what, "declare it once"));
         }
     }
-    let mut procedure = Procedure {
+    let mut procedure = CallableProcedure {
         name: spec.name.clone(),
         arguments: spec.arguments.clone(),
         returns: spec.returns,
@@ -182,7 +182,7 @@ fn read<T: Tracking>(spec: &ProcedureSpec, place: &str) -> Result<Procedure> {
             let hint = "write an SQL statement, or leave `sql` out if a program provides it";
             return Err(wrong(place, "has an empty text for its SQL", hint));
         }
-        if T::DIALECT == Dialect::Postgres && procedure.statements.len() > 1 {
+        if T::DIALECT == SqlDialect::Postgres && procedure.statements.len() > 1 {
             let hint = "PostgreSQL prepares one at a time: put them into one WITH, or into a \
                         function that the statement calls";
             return Err(wrong(place, "has several statements", hint));
@@ -209,7 +209,7 @@ fn allow_query(place: &str) -> String {
 }
 
 /// The statements of a text.
-fn scripts<T: Tracking>(sql: &str, spec: &ProcedureSpec, named: &str) -> Result<Vec<Script>> {
+fn scripts<T: ChangeTracking>(sql: &str, spec: &ProcedureSpec, named: &str) -> Result<Vec<Script>> {
     let is_wrong = |error: super::script::ScriptError| {
         wrong(named, &format!("is wrong: {error}"), error.hint())
     };
@@ -222,10 +222,10 @@ fn scripts<T: Tracking>(sql: &str, spec: &ProcedureSpec, named: &str) -> Result<
                         SELECT, INSERT, UPDATE, DELETE or the like";
             return Err(wrong(named, &what, hint));
         }
-        let script = Script::parse_for(Purpose::Call, statement, T::DIALECT, T::parameter);
+        let script = Script::parse_for(ScriptPurpose::Call, statement, T::DIALECT, T::parameter);
         let script = script.map_err(is_wrong)?;
         for parameter in &script.parameters {
-            let Parameter::Argument(name) = parameter else {
+            let ScriptParameter::Argument(name) = parameter else {
                 continue;
             };
             if spec.arguments.iter().any(|it| it.name == *name) {
@@ -245,12 +245,12 @@ fn scripts<T: Tracking>(sql: &str, spec: &ProcedureSpec, named: &str) -> Result<
 }
 
 /// Finds arguments that nothing uses.
-fn unused(procedure: &Procedure, place: &str) -> Result<()> {
+fn unused(procedure: &CallableProcedure, place: &str) -> Result<()> {
     let scripts = procedure.statements.iter().chain(&procedure.allow);
-    let used: Vec<&Parameter> = scripts.flat_map(|it| &it.parameters).collect();
+    let used: Vec<&ScriptParameter> = scripts.flat_map(|it| &it.parameters).collect();
     let is_used = |argument: &ArgumentSpec| {
         used.iter()
-            .any(|it| matches!(it, Parameter::Argument(name) if *name == argument.name))
+            .any(|it| matches!(it, ScriptParameter::Argument(name) if *name == argument.name))
     };
     match procedure.arguments.iter().find(|it| !is_used(it)) {
         None => Ok(()),
@@ -263,9 +263,9 @@ fn unused(procedure: &Procedure, place: &str) -> Result<()> {
 }
 
 /// Has the database read a procedure's statements; whether it is known to change nothing.
-async fn check<T: Tracking>(
+async fn check<T: ChangeTracking>(
     connection: &mut T::Connection,
-    procedure: &Procedure,
+    procedure: &CallableProcedure,
     place: &str,
 ) -> Result<bool> {
     if let Some(allow) = &procedure.allow {
@@ -279,7 +279,7 @@ async fn check<T: Tracking>(
             return Err(wrong(&named, "yields no columns", hint));
         }
     }
-    let mut last = Checked::default();
+    let mut last = StatementCheck::default();
     let mut reads = true;
     for statement in &procedure.statements {
         last = T::check_call(connection, place, procedure, statement).await?;
@@ -326,7 +326,7 @@ async fn check<T: Tracking>(
 
 /// What became of a call that was run.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Ran {
+pub enum CallRun {
     /// This.
     Done(CallOutcome),
     /// This; but it was others that undid it, and the same call may succeed when it is run again.
@@ -334,28 +334,34 @@ pub enum Ran {
 }
 
 /// How a database runs calls, on one connection.
-pub trait Calls: Send {
+pub trait CallRunner: Send {
     /// The connection.
-    type Connection: Connection;
+    type Connection: DatabaseConnection;
 
     /// The connection, for the server's own tables.
     fn connection(&mut self) -> &mut Self::Connection;
 
     /// Runs calls that only read, each in a transaction of its own that cannot write.
-    fn read(&mut self, calls: &[&ProcedureCall]) -> impl Future<Output = Result<Vec<Ran>>> + Send;
+    fn read(
+        &mut self,
+        calls: &[&ProcedureCall],
+    ) -> impl Future<Output = Result<Vec<CallRun>>> + Send;
 
     /// Begins a call's transaction. An outcome: it could not be begun.
-    fn begin(&mut self, call: &ProcedureCall) -> impl Future<Output = Result<Option<Ran>>> + Send;
+    fn begin(
+        &mut self,
+        call: &ProcedureCall,
+    ) -> impl Future<Output = Result<Option<CallRun>>> + Send;
 
     /// Runs the call in its transaction.
-    fn run(&mut self, call: &ProcedureCall) -> impl Future<Output = Result<Ran>> + Send;
+    fn run(&mut self, call: &ProcedureCall) -> impl Future<Output = Result<CallRun>> + Send;
 
     /// Commits the transaction of a call that came to this.
     fn commit(
         &mut self,
         call: &ProcedureCall,
         outcome: CallOutcome,
-    ) -> impl Future<Output = Result<Ran>> + Send;
+    ) -> impl Future<Output = Result<CallRun>> + Send;
 
     /// Undoes the transaction, if it is still open.
     fn undo(&mut self) -> impl Future<Output = Result<()>> + Send;
@@ -366,7 +372,7 @@ pub trait Calls: Send {
 /// # Errors
 /// The database is away.
 pub async fn call(
-    calls: &mut impl Calls,
+    calls: &mut impl CallRunner,
     list: &[ProcedureCall],
     now_ms: i64,
 ) -> Result<Vec<CallOutcome>> {
@@ -382,7 +388,7 @@ pub async fn call(
     Ok(outcomes)
 }
 
-async fn read_all(calls: &mut impl Calls, list: &[ProcedureCall]) -> Result<Vec<CallOutcome>> {
+async fn read_all(calls: &mut impl CallRunner, list: &[ProcedureCall]) -> Result<Vec<CallOutcome>> {
     let mut outcomes: Vec<CallOutcome> = list.iter().map(|_| CallOutcome::Interrupted).collect();
     let mut left: Vec<usize> = (0..list.len()).collect();
     for _ in 0..ATTEMPTS {
@@ -395,10 +401,10 @@ async fn read_all(calls: &mut impl Calls, list: &[ProcedureCall]) -> Result<Vec<
         let mut again = Vec::new();
         for (place, ran) in left.into_iter().zip(ran) {
             outcomes[place] = match ran {
-                Ran::Done(outcome) => outcome,
+                CallRun::Done(outcome) => outcome,
                 // Its caller has seen rows of it.
-                Ran::Again(outcome) if list[place].has_begun_to_answer() => outcome,
-                Ran::Again(outcome) => {
+                CallRun::Again(outcome) if list[place].has_begun_to_answer() => outcome,
+                CallRun::Again(outcome) => {
                     again.push(place);
                     outcome
                 }
@@ -409,7 +415,11 @@ async fn read_all(calls: &mut impl Calls, list: &[ProcedureCall]) -> Result<Vec<
     Ok(outcomes)
 }
 
-async fn write(calls: &mut impl Calls, call: &ProcedureCall, now_ms: i64) -> Result<CallOutcome> {
+async fn write(
+    calls: &mut impl CallRunner,
+    call: &ProcedureCall,
+    now_ms: i64,
+) -> Result<CallOutcome> {
     let mut last = CallOutcome::Interrupted;
     for _ in 0..ATTEMPTS {
         if call.cancel.is_set() {
@@ -420,20 +430,20 @@ async fn write(calls: &mut impl Calls, call: &ProcedureCall, now_ms: i64) -> Res
             Some(key) => write_under(calls, call, key, now_ms).await?,
         };
         match ran {
-            Ran::Done(outcome) => return Ok(outcome),
-            Ran::Again(outcome) => last = outcome,
+            CallRun::Done(outcome) => return Ok(outcome),
+            CallRun::Again(outcome) => last = outcome,
         }
     }
     Ok(last)
 }
 
 /// Runs a call in a transaction of its own.
-async fn write_once(calls: &mut impl Calls, call: &ProcedureCall) -> Result<Ran> {
+async fn write_once(calls: &mut impl CallRunner, call: &ProcedureCall) -> Result<CallRun> {
     if let Some(ran) = calls.begin(call).await? {
         return Ok(ran);
     }
     match calls.run(call).await? {
-        Ran::Done(outcome @ CallOutcome::Answer(_)) => calls.commit(call, outcome).await,
+        CallRun::Done(outcome @ CallOutcome::Answer(_)) => calls.commit(call, outcome).await,
         ran => {
             calls.undo().await?;
             Ok(ran)
@@ -443,13 +453,13 @@ async fn write_once(calls: &mut impl Calls, call: &ProcedureCall) -> Result<Ran>
 
 /// The same under a key.
 async fn write_under(
-    calls: &mut impl Calls,
+    calls: &mut impl CallRunner,
     call: &ProcedureCall,
     key: [u8; 16],
     now_ms: i64,
-) -> Result<Ran> {
+) -> Result<CallRun> {
     let user = &call.caller.user;
-    let used = Use::Call(call.procedure.name());
+    let used = KeyUse::Call(call.procedure.name());
     if let Some(ran) = calls.begin(call).await? {
         return Ok(ran);
     }
@@ -460,8 +470,8 @@ async fn write_under(
             calls.undo().await?;
             return match once::kept(calls.connection(), user, key, used).await {
                 // The row was there and is not any more: it was pruned in between.
-                Ok(None) => Ok(Ran::Again(CallOutcome::KeyTaken)),
-                Ok(Some(kept)) => Ok(Ran::Done(stored(&kept)?)),
+                Ok(None) => Ok(CallRun::Again(CallOutcome::KeyTaken)),
+                Ok(Some(kept)) => Ok(CallRun::Done(stored(&kept)?)),
                 Err(error) => hindered(call, error),
             };
         }
@@ -472,7 +482,7 @@ async fn write_under(
         }
     }
     let ran = match calls.run(call).await? {
-        Ran::Done(outcome @ CallOutcome::Answer(_)) => {
+        CallRun::Done(outcome @ CallOutcome::Answer(_)) => {
             let bytes = outcome.encode().unwrap_or_default();
             let finish = once::finish(user, key, used, bytes);
             match calls.connection().run_one(KEEPING, finish).await {
@@ -482,16 +492,16 @@ async fn write_under(
         }
         ran => ran,
     };
-    let Ran::Done(outcome) = ran else {
+    let CallRun::Done(outcome) = ran else {
         calls.undo().await?;
         return Ok(ran);
     };
     if matches!(outcome, CallOutcome::Answer(_)) {
-        return Ok(Ran::Done(outcome));
+        return Ok(CallRun::Done(outcome));
     }
     calls.undo().await?;
     let Some(bytes) = outcome.encode() else {
-        return Ok(Ran::Done(outcome));
+        return Ok(CallRun::Done(outcome));
     };
     keep_failure(calls, call, key, now_ms, (outcome, bytes)).await
 }
@@ -499,24 +509,26 @@ async fn write_under(
 /// Keeps that a call has failed, unless somebody else was faster with the same one: then that
 /// counts.
 async fn keep_failure(
-    calls: &mut impl Calls,
+    calls: &mut impl CallRunner,
     call: &ProcedureCall,
     key: [u8; 16],
     now_ms: i64,
     (outcome, bytes): (CallOutcome, Vec<u8>),
-) -> Result<Ran> {
+) -> Result<CallRun> {
     let user = &call.caller.user;
-    let used = Use::Call(call.procedure.name());
+    let used = KeyUse::Call(call.procedure.name());
     let keep = [once::note_done(user, key, used, bytes, now_ms)];
     let connection = calls.connection();
     match connection
         .transact(KEEPING, Durability::Durable, &keep)
         .await
     {
-        Ok(answers) if answers.first().is_some_and(|it| it.changed > 0) => Ok(Ran::Done(outcome)),
+        Ok(answers) if answers.first().is_some_and(|it| it.changed > 0) => {
+            Ok(CallRun::Done(outcome))
+        }
         Ok(_) => match once::kept(connection, user, key, used).await {
-            Ok(Some(kept)) => Ok(Ran::Done(stored(&kept)?)),
-            Ok(None) => Ok(Ran::Done(outcome)),
+            Ok(Some(kept)) => Ok(CallRun::Done(stored(&kept)?)),
+            Ok(None) => Ok(CallRun::Done(outcome)),
             Err(error) => hindered(call, error),
         },
         // Nothing was done: whoever calls again finds out again.
@@ -531,28 +543,28 @@ const KEEPING: &str = "keeping what became of a call";
 ///
 /// # Errors
 /// It is no matter of this call.
-fn hindered(call: &ProcedureCall, error: CentreError) -> Result<Ran> {
+fn hindered(call: &ProcedureCall, error: CentreError) -> Result<CallRun> {
     match error {
-        CentreError::Locked { message } => Ok(Ran::Done(CallOutcome::Busy { message })),
+        CentreError::Locked { message } => Ok(CallRun::Done(CallOutcome::Busy { message })),
         // query_canceled: if not by this call, then by what was meant for another one.
         CentreError::Refused {
             sqlstate: Some(state),
             ..
         } if state == "57014" => Ok(match call.cancel.is_set() {
-            true => Ran::Done(CallOutcome::Interrupted),
-            false => Ran::Again(CallOutcome::Interrupted),
+            true => CallRun::Done(CallOutcome::Interrupted),
+            false => CallRun::Again(CallOutcome::Interrupted),
         }),
         CentreError::Refused {
             message,
             retry: true,
             ..
-        } => Ok(Ran::Again(CallOutcome::Busy { message })),
+        } => Ok(CallRun::Again(CallOutcome::Busy { message })),
         other => Err(other),
     }
 }
 
 /// What is kept of a call.
-fn stored(kept: &once::Kept) -> Result<CallOutcome> {
+fn stored(kept: &once::KeyRecord) -> Result<CallOutcome> {
     if !kept.is_same {
         return Ok(CallOutcome::KeyTaken);
     }

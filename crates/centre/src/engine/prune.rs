@@ -1,11 +1,11 @@
 //! Dropping what is older than its retention time, in pieces: nobody waits long for it, and what
 //! does not get done now, the next call does.
 
-use super::connection::{Connection, own};
-use super::database::Tracking;
+use super::connection::{DatabaseConnection, system_sql};
+use super::database::ChangeTracking;
 use super::state::check;
 use crate::error::CentreError;
-use crate::records::{GIVEN_BACK_KEPT_MS, Pruned, Retention};
+use crate::records::{GIVEN_BACK_KEPT_MS, PruneReport, RetentionTimes};
 
 type Result<T> = std::result::Result<T, CentreError>;
 
@@ -52,13 +52,13 @@ const ROW_WRITERS: &str = "DELETE FROM tidewater.row_writer
     SELECT publication, table_name, row_key FROM tidewater.row_writer WHERE at_ms < ?1 LIMIT ?2)";
 
 /// See [`crate::Centre::prune`].
-pub(super) async fn prune<T: Tracking>(
+pub(super) async fn prune<T: ChangeTracking>(
     connection: &mut T::Connection,
-    retention: Retention,
+    retention: RetentionTimes,
     now_ms: i64,
     random: [u8; 16],
-) -> Result<Pruned> {
-    let mut pruned = Pruned::default();
+) -> Result<PruneReport> {
+    let mut pruned = PruneReport::default();
     if !check::<T>(connection).await? || !T::begin_pruning(connection).await? {
         return Ok(pruned);
     }
@@ -67,12 +67,12 @@ pub(super) async fn prune<T: Tracking>(
     Ok(pruned)
 }
 
-async fn pieces<T: Tracking>(
+async fn pieces<T: ChangeTracking>(
     connection: &mut T::Connection,
-    retention: Retention,
+    retention: RetentionTimes,
     now_ms: i64,
     random: [u8; 16],
-    pruned: &mut Pruned,
+    pruned: &mut PruneReport,
 ) -> Result<()> {
     let before = |kept_ms: i64| now_ms.saturating_sub(kept_ms);
     let history = before(retention.history_ms);
@@ -131,13 +131,13 @@ async fn pieces<T: Tracking>(
 
 /// Removes rows in pieces, adding to the count.
 async fn older(
-    connection: &mut impl Connection,
+    connection: &mut impl DatabaseConnection,
     sql: &'static str,
     before_ms: i64,
     count: &mut u64,
 ) -> Result<()> {
     loop {
-        let piece = own!(sql, before_ms, ROWS_AT_ONCE);
+        let piece = system_sql!(sql, before_ms, ROWS_AT_ONCE);
         let rows = connection.run_one("pruning", piece).await?.changed;
         *count += rows;
         if rows < ROWS_AT_ONCE as u64 {

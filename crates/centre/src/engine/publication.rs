@@ -6,22 +6,22 @@ use std::sync::Arc;
 
 use tidewater_protocol::{ColumnType, PublicationSchema, RowShape, Table};
 
-use super::acting::{self, Assumed};
-use super::catalog::{Catalog, TableInfo, named};
-use super::compile::{CompiledRule, Published, WhichRule, compile};
-use super::database::{ChangeLog, Tracking};
+use super::acting::{self, RoleAssumption};
+use super::catalog::{CatalogReader, TableInfo, named};
+use super::compile::{CompiledRule, CompiledTable, WhichRule, compile};
+use super::database::{ChangeLog, ChangeTracking};
 use super::download::PublishedSchema;
 use super::evolution::PastSchemas;
 use super::resolve::Resolver;
 use super::scope::{Permit, ScopeQuery, wrong};
 use super::scripts::{self, Versions};
 use super::window::Window;
-use crate::engine::script::{Dialect, Parameter, Script};
+use crate::engine::script::{Script, ScriptParameter, SqlDialect};
 use crate::error::CentreError;
 use crate::nearest::nearest;
 use crate::publication::{
-    HandledSpec, Last, OnReject, ParameterSpec, PublicationSpec, Replay, RuleBy, TableSpec,
-    UploadOrder,
+    HandledSpec, OnReject, ParameterSpec, PublicationSpec, ReplayPolicy, RuleBy, TableSpec,
+    UploadOrder, WindowLength,
 };
 
 type Result<T> = std::result::Result<T, CentreError>;
@@ -39,7 +39,7 @@ pub struct Publication<T> {
     /// In the order of the schema, as everything here.
     pub shapes: Arc<[RowShape]>,
     /// By which rows of the tables a remote holds, table by table.
-    pub rules: Arc<[Rule]>,
+    pub rules: Arc<[RowRule]>,
     /// What remotes may write of them.
     pub writes: Vec<Writes>,
     /// What becomes of their rows that two sides have changed.
@@ -53,11 +53,11 @@ pub struct Publication<T> {
     /// The scripts of its remotes, by version.
     pub scripts: Versions,
     /// The role under which its remotes act, if that is not the server's own.
-    pub act_as: Option<Assumed>,
+    pub act_as: Option<RoleAssumption>,
     /// What becomes of an upload of which a row is refused.
     pub on_reject: OnReject,
     /// Whether its remotes try refused rows again by themselves.
-    pub replay: Replay,
+    pub replay: ReplayPolicy,
     /// What its upload scripts do first.
     pub upload_order: UploadOrder,
     /// The types of the values of the tables' rows as they are read: of the published columns, and
@@ -92,7 +92,7 @@ impl<T> Publication<T> {
 }
 
 /// The places of a table's rules.
-pub fn rules_of(rules: &[Rule], table: usize) -> Range<usize> {
+pub fn rules_of(rules: &[RowRule], table: usize) -> Range<usize> {
     let first = rules.partition_point(|rule| rule.table < table);
     let last = rules.partition_point(|rule| rule.table <= table);
     first..last
@@ -102,7 +102,7 @@ pub fn rules_of(rules: &[Rule], table: usize) -> Range<usize> {
 #[derive(Debug)]
 pub struct Writes {
     /// By which they are written, if not all of them.
-    pub rule: Option<Rule>,
+    pub rule: Option<RowRule>,
     /// The published columns that remotes do not write.
     pub read_only: Vec<usize>,
     /// Whether there are columns that the centre fills, or does so where a remote leaves them NULL.
@@ -113,7 +113,7 @@ pub struct Writes {
 
 /// By which rows of a table a remote holds, or writes.
 #[derive(Debug)]
-pub struct Rule {
+pub struct RowRule {
     /// Stands for the rule in checkpoints, as long as it partitions by the same;
     /// known once it is deployed.
     pub id: i64,
@@ -163,7 +163,7 @@ pub trait ServedTable: Send + Sync + 'static {
 ///
 /// # Errors
 /// [`CentreError::Configuration`], with the place.
-pub async fn compile_all<T: Tracking>(
+pub async fn compile_all<T: ChangeTracking>(
     connection: &mut T::Connection,
     specs: &[PublicationSpec],
     catalog: &T::Catalog,
@@ -176,7 +176,7 @@ pub async fn compile_all<T: Tracking>(
 }
 
 /// Compiles one publication.
-pub async fn compile_one<T: Tracking>(
+pub async fn compile_one<T: ChangeTracking>(
     connection: &mut T::Connection,
     spec: &PublicationSpec,
     catalog: &T::Catalog,
@@ -206,7 +206,8 @@ pub async fn compile_one<T: Tracking>(
         let written = written.map(|rule| (WhichRule::Written, rule));
         let mut rule_of_writes = None;
         for (which, compiled) in held.chain(written) {
-            let mut rule = Rule::of::<T>(published, (which, compiled), infos, &served)?;
+            let mut rule =
+                RowRule::from_compiled::<T>(published, (which, compiled), infos, &served)?;
             rule.table = index;
             if let Some(query) = &rule.query {
                 let named = values_query(&published.place);
@@ -240,7 +241,7 @@ pub async fn compile_one<T: Tracking>(
         .chain(written)
         .filter_map(|it| it.query.as_ref());
     let of_queries = queries.flat_map(|it| &it.parameters);
-    let of_queries = of_queries.filter_map(Parameter::of_remote);
+    let of_queries = of_queries.filter_map(ScriptParameter::of_remote);
     let of_scripts = scripts.values().flat_map(|it| scripts::named(it));
     let named: BTreeSet<&str> = of_queries.chain(of_scripts).collect();
     let permits = permits::<T>(connection, spec, &named).await?;
@@ -289,7 +290,7 @@ fn values_query(place: &str) -> String {
 }
 
 /// What the parameters of remotes may be that queries or scripts name.
-async fn permits<T: Tracking>(
+async fn permits<T: ChangeTracking>(
     connection: &mut T::Connection,
     spec: &PublicationSpec,
     named: &BTreeSet<&str>,
@@ -312,7 +313,7 @@ async fn permits<T: Tracking>(
                 },
             });
         }
-        if let Some(permit) = Permit::of::<T>(parameter, &place)? {
+        if let Some(permit) = Permit::from_spec::<T>(parameter, &place)? {
             let query = allowed_query(&place);
             T::check_allowed(connection, &query, &permit.query).await?;
             permits.push(permit);
@@ -322,7 +323,7 @@ async fn permits<T: Tracking>(
 }
 
 /// The query for the rank of a user in a table, checked; `None` where conflicts do not go by it.
-async fn rank_query<T: Tracking>(
+async fn rank_query<T: ChangeTracking>(
     connection: &mut T::Connection,
     place: &str,
     table: &TableSpec,
@@ -342,12 +343,12 @@ async fn rank_query<T: Tracking>(
         script.map_err(|error| wrong(&named, &format!("is wrong: {error}"), error.hint()))?;
     let inner = script.sql.trim().trim_end_matches(';').to_owned();
     let (from, highest) = match T::DIALECT {
-        Dialect::Postgres => (
+        SqlDialect::Postgres => (
             format!("(\n{inner}\n) AS r (value)"),
             "CAST(max(CAST(value AS bigint)) AS text)",
         ),
         // Its subqueries cannot name their columns.
-        Dialect::Sqlite => (
+        SqlDialect::Sqlite => (
             format!("(WITH r (value) AS (\n{inner}\n) SELECT value FROM r)"),
             // What is no number would be 0: it is yielded instead, to be refused.
             "coalesce(min(CASE WHEN typeof(value) IN ('text', 'blob') \
@@ -370,7 +371,10 @@ fn allowed_query(place: &str) -> String {
 }
 
 impl Permit {
-    fn of<T: Tracking>(parameter: &ParameterSpec, place: &str) -> Result<Option<Permit>> {
+    fn from_spec<T: ChangeTracking>(
+        parameter: &ParameterSpec,
+        place: &str,
+    ) -> Result<Option<Permit>> {
         let Some(allowed) = &parameter.allowed else {
             return Ok(None);
         };
@@ -380,13 +384,13 @@ impl Permit {
             wrong(&allowed_query(place), &what, error.hint())
         })?;
         let inner = script.sql.trim().trim_end_matches(';').to_owned();
-        let asked = script.number_of(Parameter::User(parameter.name.clone()));
+        let asked = script.number_of(ScriptParameter::User(parameter.name.clone()));
         let asked = T::parameter(asked);
         // Values are the same if their texts are, byte by byte.
         let (from, collation) = match T::DIALECT {
-            Dialect::Postgres => (format!("(\n{inner}\n) AS a (value)"), "\"C\""),
+            SqlDialect::Postgres => (format!("(\n{inner}\n) AS a (value)"), "\"C\""),
             // Its subqueries cannot name their columns.
-            Dialect::Sqlite => (
+            SqlDialect::Sqlite => (
                 format!("(WITH a (value) AS (\n{inner}\n) SELECT value FROM a)"),
                 "BINARY",
             ),
@@ -405,13 +409,13 @@ impl Permit {
     }
 }
 
-impl Rule {
-    fn of<T: Tracking>(
-        published: &Published<'_>,
+impl RowRule {
+    fn from_compiled<T: ChangeTracking>(
+        published: &CompiledTable<'_>,
         (which, compiled): (WhichRule, &CompiledRule),
         infos: &[TableInfo],
         served: &T::Table,
-    ) -> Result<Rule> {
+    ) -> Result<RowRule> {
         let query = compiled.values.as_ref();
         let query = query.map(|values| query_of::<T>(&published.place, values, which, served));
         let root = &infos[compiled.root(published.table)];
@@ -432,7 +436,7 @@ impl Rule {
             let table = &infos[compiled.table_at(published.table, window.level)];
             let column_type = table.columns[window.column].column_type.clone();
             let highest = match (window.last, which) {
-                (Last::Number(_), WhichRule::Held(local)) => {
+                (WindowLength::Number(_), WhichRule::Held(local)) => {
                     let sql = T::highest_sql(served, local, at);
                     Some(ScopeQuery {
                         inner: sql.clone(),
@@ -455,7 +459,7 @@ impl Rule {
         let filled = own.filter(|column| published.filled.contains(column));
         let refers = compiled.route.first().map(|reach| &reach.columns[..]);
         let refers = published.positions(refers.unwrap_or_default());
-        Ok(Rule {
+        Ok(RowRule {
             id: 0,
             table: 0,
             query: query.transpose()?,
@@ -481,7 +485,7 @@ impl Rule {
 }
 
 /// A query of the operator's for the values of a rule.
-fn query_of<T: Tracking>(
+fn query_of<T: ChangeTracking>(
     place: &str,
     values: &str,
     which: WhichRule,

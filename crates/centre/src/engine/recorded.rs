@@ -7,10 +7,10 @@ use tidewater_protocol::{PublicationSchema, RemoteId};
 
 use super::catalog::TableInfo;
 use super::compile::{definition, recorded_spec, with_columns_of};
-use super::connection::{Connection, Durability, Own, own};
-use super::deploy::Step;
+use super::connection::{DatabaseConnection, Durability, SystemStatement, system_sql};
+use super::deploy::DeploymentStep;
 use super::publication::Publication;
-use crate::engine::evolution::{Change, KnownRemote, PastSchemas, Review};
+use crate::engine::evolution::{DeploymentReview, KnownRemote, PastSchemas, PublicationChange};
 use crate::error::CentreError;
 use crate::publication::PublicationSpec;
 
@@ -22,15 +22,15 @@ pub type Random = [u8; 48];
 
 /// What is deployed, as the server's own tables say.
 #[derive(Debug, Default)]
-pub struct Recorded {
-    publications: BTreeMap<String, Stored>,
+pub struct DeploymentRecord {
+    publications: BTreeMap<String, StoredPublication>,
     rules: Vec<RecordedRule>,
     has_key: bool,
 }
 
 /// A publication as it is deployed.
 #[derive(Debug)]
-struct Stored {
+struct StoredPublication {
     definition: String,
     schema: Vec<u8>,
 }
@@ -44,18 +44,18 @@ struct RecordedRule {
     identity: String,
 }
 
-impl Recorded {
+impl DeploymentRecord {
     /// Reads what is deployed; the server's own tables are there.
-    pub async fn read(connection: &mut impl Connection) -> Result<Recorded> {
+    pub async fn read(connection: &mut impl DatabaseConnection) -> Result<DeploymentRecord> {
         let statements = [
-            own!("SELECT name, definition, schema FROM tidewater.publication"),
-            own!("SELECT 1 FROM tidewater.signing_key LIMIT 1"),
-            own!("SELECT id, publication, table_name, identity FROM tidewater.rule"),
+            system_sql!("SELECT name, definition, schema FROM tidewater.publication"),
+            system_sql!("SELECT 1 FROM tidewater.signing_key LIMIT 1"),
+            system_sql!("SELECT id, publication, table_name, identity FROM tidewater.rule"),
         ];
         let what = "reading the deployed state";
         let answers = connection.flight(what, &statements).await?;
         let publications = answers[0].rows.iter().map(|row| {
-            let stored = Stored {
+            let stored = StoredPublication {
                 definition: row.get(1)?,
                 schema: row.get(2)?,
             };
@@ -69,7 +69,7 @@ impl Recorded {
                 identity: row.get(3)?,
             })
         });
-        Ok(Recorded {
+        Ok(DeploymentRecord {
             publications: publications.collect::<Result<_>>()?,
             rules: rules.collect::<Result<_>>()?,
             has_key: !answers[1].rows.is_empty(),
@@ -135,7 +135,7 @@ impl Recorded {
         &self,
         specs: &[PublicationSpec],
         publications: &mut [Publication<T>],
-    ) -> Result<Vec<Step>> {
+    ) -> Result<Vec<DeploymentStep>> {
         let mut names = HashSet::new();
         let mut steps = Vec::new();
         for (spec, publication) in specs.iter().zip(publications) {
@@ -161,7 +161,7 @@ impl Recorded {
                 None => format!("record the publication {name:?}"),
             };
             let mut statements = self.keep_schema(name);
-            statements.push(own!(
+            statements.push(system_sql!(
                 "INSERT INTO tidewater.publication (name, definition, schema)
                  VALUES (?1, ?2, ?3) ON CONFLICT (name) DO UPDATE
                  SET definition = excluded.definition, schema = excluded.schema",
@@ -170,32 +170,32 @@ impl Recorded {
                 schema,
             ));
             statements.extend(self.record_rules(publication));
-            steps.push(Step::record(description, statements));
+            steps.push(DeploymentStep::record(description, statements));
         }
         // Subscriptions stay: their numbers must go on if the publication comes back.
         for name in self.publications.keys().filter(|it| !names.contains(it)) {
             let mut statements = self.keep_schema(name);
             let sql = "DELETE FROM tidewater.publication WHERE name = ?1";
-            statements.push(own!(sql, name));
+            statements.push(system_sql!(sql, name));
             let sql = "DELETE FROM tidewater.rule WHERE publication = ?1";
-            statements.push(own!(sql, name));
+            statements.push(system_sql!(sql, name));
             let description = format!("remove the publication {name:?}");
-            steps.push(Step::record(description, statements).unneeded());
+            steps.push(DeploymentStep::record(description, statements).unneeded());
         }
         Ok(steps)
     }
 
     /// Forgets the rules that a publication has no more, and records those that are new.
-    fn record_rules<T>(&self, publication: &Publication<T>) -> Vec<Own> {
+    fn record_rules<T>(&self, publication: &Publication<T>) -> Vec<SystemStatement> {
         let name = &publication.schema.name;
         let rules = &publication.rules;
         let gone = self.rules.iter().filter(|it| it.publication == *name);
         let gone = gone.filter(|it| rules.iter().all(|rule| rule.id != it.id));
-        let forget = gone.map(|it| own!("DELETE FROM tidewater.rule WHERE id = ?1", it.id));
+        let forget = gone.map(|it| system_sql!("DELETE FROM tidewater.rule WHERE id = ?1", it.id));
         let new = rules.iter().filter(|rule| rule.id == 0);
         let insert = new.map(|rule| {
             let table = &publication.schema.tables[rule.table];
-            own!(
+            system_sql!(
                 "INSERT INTO tidewater.rule (publication, table_name, identity)
                  VALUES (?1, ?2, ?3)",
                 name,
@@ -207,9 +207,9 @@ impl Recorded {
     }
 
     /// Keeps a schema that is not deployed any more: some remotes still have it.
-    fn keep_schema(&self, publication: &str) -> Vec<Own> {
+    fn keep_schema(&self, publication: &str) -> Vec<SystemStatement> {
         let schema = self.schema(publication).map(|schema| {
-            own!(
+            system_sql!(
                 "INSERT INTO tidewater.past_schema (hash, publication, schema)
                  VALUES (?1, ?2, ?3) ON CONFLICT DO NOTHING",
                 schema.hash().to_vec(),
@@ -221,80 +221,80 @@ impl Recorded {
     }
 
     /// What makes the first signing key, and gives the centre its name.
-    pub fn first_key(&self, random: &Random, now_ms: i64) -> Option<Step> {
+    pub fn first_key(&self, random: &Random, now_ms: i64) -> Option<DeploymentStep> {
         let (secret, name) = random.split_at(32);
         let name: String = name.iter().map(|byte| format!("{byte:02x}")).collect();
         let make = || {
             vec![
-                own!(
+                system_sql!(
                     "INSERT INTO tidewater.signing_key (id, secret, created_ms)
                      VALUES (1, ?1, ?2)",
                     secret,
                     now_ms,
                 ),
-                own!(
+                system_sql!(
                     "UPDATE tidewater.meta SET centre = ?1 WHERE centre = ''",
                     name
                 ),
             ]
         };
-        (!self.has_key).then(|| Step::record("make the first signing key".into(), make()))
+        (!self.has_key).then(|| DeploymentStep::record("make the first signing key".into(), make()))
     }
 
     /// What the deployment means to remotes.
     pub async fn review(
         &self,
-        connection: &mut impl Connection,
+        connection: &mut impl DatabaseConnection,
         schemas: &[&PublicationSchema],
-    ) -> Result<Review> {
+    ) -> Result<DeploymentReview> {
         let before = self.publications.keys();
         let before = before.filter_map(|name| Some((name, self.schema(name)?)));
         let before: Vec<(&String, PublicationSchema)> = before.collect();
         let changes = before.iter().map(|(name, old)| {
             let mut schemas = schemas.iter();
             let new = schemas.find(|it| it.name == **name).copied();
-            Change {
+            PublicationChange {
                 publication: name,
                 old,
                 new,
             }
         });
-        let changes: Vec<Change<'_>> = changes
+        let changes: Vec<PublicationChange<'_>> = changes
             .filter(|change| change.new != Some(change.old))
             .collect();
         if changes.is_empty() {
-            return Ok(Review::default());
+            return Ok(DeploymentReview::default());
         }
         let remotes = remotes(connection).await?;
         let past = past_schemas(connection).await?;
-        Ok(Review::of(&changes, &remotes, &past))
+        Ok(DeploymentReview::new(&changes, &remotes, &past))
     }
 }
 
 /// See [`crate::Centre::rename`].
 pub(super) async fn rename(
-    connection: &mut impl Connection,
+    connection: &mut impl DatabaseConnection,
     random: &Random,
     now_ms: i64,
 ) -> Result<bool> {
     let (secret, name) = random.split_at(32);
     let name: String = name.iter().map(|byte| format!("{byte:02x}")).collect();
     let statements = [
-        own!(
+        system_sql!(
             "INSERT INTO tidewater.signing_key (id, secret, created_ms)
              SELECT coalesce(max(id), 0) + 1, ?1, ?2 FROM tidewater.signing_key",
             secret,
             now_ms,
         ),
-        own!(
+        system_sql!(
             "DELETE FROM tidewater.signing_key WHERE secret <> ?1",
             secret
         ),
-        own!("DELETE FROM tidewater.remote"),
-        own!("DELETE FROM tidewater.removed_remote"),
-        own!("DELETE FROM tidewater.subscription"),
-        own!("DELETE FROM tidewater.given_back"),
-        own!(
+        system_sql!("DELETE FROM tidewater.remote"),
+        system_sql!("DELETE FROM tidewater.removed_remote"),
+        system_sql!("DELETE FROM tidewater.subscription"),
+        system_sql!("DELETE FROM tidewater.given_back"),
+        system_sql!(
             "UPDATE tidewater.meta SET centre = ?1, deployment = deployment + 1",
             name
         ),
@@ -306,13 +306,13 @@ pub(super) async fn rename(
     Ok(true)
 }
 
-async fn remotes(connection: &mut impl Connection) -> Result<Vec<KnownRemote>> {
+async fn remotes(connection: &mut impl DatabaseConnection) -> Result<Vec<KnownRemote>> {
     let statements = [
-        own!(
+        system_sql!(
             "SELECT id, user_name, last_sync_ms, schemas FROM tidewater.remote
              WHERE NOT revoked ORDER BY user_name, id"
         ),
-        own!("SELECT remote_id, publication FROM tidewater.subscription"),
+        system_sql!("SELECT remote_id, publication FROM tidewater.subscription"),
     ];
     let what = "reading what remotes have";
     let answers = connection.flight(what, &statements).await?;
@@ -337,8 +337,8 @@ async fn remotes(connection: &mut impl Connection) -> Result<Vec<KnownRemote>> {
 }
 
 /// Schemas that are not deployed any more, of all publications.
-pub(super) async fn past_schemas(connection: &mut impl Connection) -> Result<PastSchemas> {
-    let select = own!("SELECT hash, schema FROM tidewater.past_schema");
+pub(super) async fn past_schemas(connection: &mut impl DatabaseConnection) -> Result<PastSchemas> {
+    let select = system_sql!("SELECT hash, schema FROM tidewater.past_schema");
     let answer = connection.run_one("reading former schemas", select).await?;
     let mut past = PastSchemas::new();
     for row in &answer.rows {

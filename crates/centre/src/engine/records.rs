@@ -5,14 +5,16 @@ use std::collections::HashSet;
 
 use tidewater_protocol::{RemoteId, Value};
 
-use super::connection::{Connection, Durability, Own, Row, each, own, own_row};
+use super::connection::{
+    DatabaseConnection, Durability, ResultRow, SystemStatement, each, system_row, system_sql,
+};
 use super::numbers;
 use crate::engine::evolution::encode_known;
 use crate::error::CentreError;
 use crate::records::{
-    Blocker, CentreStatus, Claims, ConflictFilter, ConflictOutcome, ConflictRecord, IncidentKind,
-    IncidentRecord, Proven, RemoteRecord, Settlement, SigningKey, SyncRecord, UserImport,
-    UserRecord,
+    BlockingTransaction, CentreStatus, ConflictFilter, ConflictOutcome, ConflictRecord,
+    IncidentKind, IncidentRecord, ProvenIdentity, RemoteRecord, Settlement, SigningKey, SyncRecord,
+    UserClaims, UserImport, UserRecord,
 };
 
 type Result<T> = std::result::Result<T, CentreError>;
@@ -27,10 +29,10 @@ const SYNCS_AT_ONCE: usize = 16;
 const ONE_AFTER_ANOTHER: &str = "UPDATE tidewater.meta SET centre = centre";
 
 async fn list<T>(
-    connection: &mut impl Connection,
+    connection: &mut impl DatabaseConnection,
     what: &'static str,
-    statement: Own,
-    read: impl Fn(&Row) -> Result<T> + Send,
+    statement: SystemStatement,
+    read: impl Fn(&ResultRow) -> Result<T> + Send,
 ) -> Result<Vec<T>> {
     let answer = connection.run_one(what, statement).await?;
     answer.rows.iter().map(read).collect()
@@ -38,19 +40,21 @@ async fn list<T>(
 
 /// Runs a statement; true if it changed a row.
 async fn change(
-    connection: &mut impl Connection,
+    connection: &mut impl DatabaseConnection,
     what: &'static str,
-    statement: Own,
+    statement: SystemStatement,
 ) -> Result<bool> {
     Ok(connection.run_one(what, statement).await?.changed > 0)
 }
 
-pub(super) async fn signing_keys(connection: &mut impl Connection) -> Result<Vec<SigningKey>> {
-    let keys = own!(
+pub(super) async fn signing_keys(
+    connection: &mut impl DatabaseConnection,
+) -> Result<Vec<SigningKey>> {
+    let keys = system_sql!(
         "SELECT id, secret, created_ms FROM tidewater.signing_key
          ORDER BY created_ms DESC, id DESC"
     );
-    let key = |row: &Row| {
+    let key = |row: &ResultRow| {
         Ok(SigningKey {
             id: row.get(0)?,
             secret: row.get(1)?,
@@ -61,10 +65,10 @@ pub(super) async fn signing_keys(connection: &mut impl Connection) -> Result<Vec
 }
 
 pub(super) async fn add_signing_key(
-    connection: &mut impl Connection,
+    connection: &mut impl DatabaseConnection,
     key: &SigningKey,
 ) -> Result<bool> {
-    let add = own!(
+    let add = system_sql!(
         "INSERT INTO tidewater.signing_key (id, secret, created_ms) VALUES (?1, ?2, ?3)
          ON CONFLICT DO NOTHING",
         key.id,
@@ -74,14 +78,17 @@ pub(super) async fn add_signing_key(
     change(connection, "adding a signing key", add).await
 }
 
-pub(super) async fn retire_signing_key(connection: &mut impl Connection, id: u32) -> Result<bool> {
-    let retire = own!(
+pub(super) async fn retire_signing_key(
+    connection: &mut impl DatabaseConnection,
+    id: u32,
+) -> Result<bool> {
+    let retire = system_sql!(
         "DELETE FROM tidewater.signing_key WHERE id = ?1
          AND EXISTS (SELECT 1 FROM tidewater.signing_key WHERE id <> ?1)",
         id,
     );
     // Of two calls only one takes the last key but one.
-    let statements = [own!(ONE_AFTER_ANOTHER), retire];
+    let statements = [system_sql!(ONE_AFTER_ANOTHER), retire];
     let answers = connection
         .transact("retiring a signing key", Durability::Durable, &statements)
         .await?;
@@ -99,13 +106,13 @@ macro_rules! select_user {
     };
 }
 
-fn user(row: &Row) -> Result<UserRecord> {
+fn user(row: &ResultRow) -> Result<UserRecord> {
     Ok(UserRecord {
         name: row.get(0)?,
         password_hash: row.get(1)?,
         disabled: row.get(2)?,
         created_ms: row.get(3)?,
-        proven: Proven {
+        proven: ProvenIdentity {
             at_ms: row.get(4)?,
             by: row.get(5)?,
             claims: claims(row.get(6)?)?,
@@ -115,10 +122,10 @@ fn user(row: &Row) -> Result<UserRecord> {
 
 /// What is kept of a user; nothing of one that is not there any more.
 pub(in crate::engine) async fn claims_of(
-    connection: &mut impl Connection,
+    connection: &mut impl DatabaseConnection,
     user: &str,
-) -> Result<Claims> {
-    let select = own!(
+) -> Result<UserClaims> {
+    let select = system_sql!(
         "SELECT claims FROM tidewater.user_account WHERE name = ?1",
         user
     );
@@ -129,31 +136,31 @@ pub(in crate::engine) async fn claims_of(
     Ok(found.transpose()?.unwrap_or_default())
 }
 
-fn claims(text: String) -> Result<Claims> {
-    Claims::from_json(&text).ok_or_else(|| CentreError::Internal {
+fn claims(text: String) -> Result<UserClaims> {
+    UserClaims::from_json(&text).ok_or_else(|| CentreError::Internal {
         message: format!("the claims of a user are no JSON object of texts: {text:?}"),
     })
 }
 
-pub(super) async fn users(connection: &mut impl Connection) -> Result<Vec<UserRecord>> {
-    let users = own!(select_user!("ORDER BY name"));
+pub(super) async fn users(connection: &mut impl DatabaseConnection) -> Result<Vec<UserRecord>> {
+    let users = system_sql!(select_user!("ORDER BY name"));
     list(connection, "reading users", users, user).await
 }
 
-/// Finds a user, for [`Connection::gather`]; [`found_user`] reads the answer.
-pub(super) fn find_user(name: &str) -> Own {
+/// Finds a user, for [`DatabaseConnection::gather`]; [`found_user`] reads the answer.
+pub(super) fn find_user(name: &str) -> SystemStatement {
     let select =
         "SELECT v.n, name, password_hash, disabled, created_ms, proven_ms, proven_by, claims
                   FROM {rows TEXT} JOIN tidewater.user_account ON name = v.c1";
-    each(select, vec![own_row![name]])
+    each(select, vec![system_row![name]])
 }
 
-pub(super) fn found_user(rows: &[Row]) -> Result<Option<UserRecord>> {
+pub(super) fn found_user(rows: &[ResultRow]) -> Result<Option<UserRecord>> {
     rows.first().map(user).transpose()
 }
 
-fn insert_user(user: &UserRecord) -> Own {
-    own!(
+fn insert_user(user: &UserRecord) -> SystemStatement {
+    system_sql!(
         "INSERT INTO tidewater.user_account (name, password_hash, disabled, created_ms,
          proven_ms, proven_by, claims)
          VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7) ON CONFLICT DO NOTHING",
@@ -169,12 +176,12 @@ fn insert_user(user: &UserRecord) -> Own {
 
 /// See [`crate::Worker::prove_user`].
 pub(super) async fn prove_user(
-    connection: &mut impl Connection,
+    connection: &mut impl DatabaseConnection,
     user: &str,
-    proven: &Proven,
+    proven: &ProvenIdentity,
     creates: bool,
 ) -> Result<bool> {
-    let update = own!(
+    let update = system_sql!(
         "UPDATE tidewater.user_account SET proven_ms = ?2, proven_by = ?3, claims = ?4
          WHERE name = ?1",
         user,
@@ -199,17 +206,20 @@ pub(super) async fn prove_user(
     Ok(add_user(connection, &user).await? || change(connection, what, update).await?)
 }
 
-fn update_password(name: &str, hash: &str) -> Own {
+fn update_password(name: &str, hash: &str) -> SystemStatement {
     let sql = "UPDATE tidewater.user_account SET password_hash = ?2 WHERE name = ?1";
-    own!(sql, name, hash)
+    system_sql!(sql, name, hash)
 }
 
-pub(super) async fn add_user(connection: &mut impl Connection, user: &UserRecord) -> Result<bool> {
+pub(super) async fn add_user(
+    connection: &mut impl DatabaseConnection,
+    user: &UserRecord,
+) -> Result<bool> {
     change(connection, "adding a user", insert_user(user)).await
 }
 
 pub(super) async fn set_password(
-    connection: &mut impl Connection,
+    connection: &mut impl DatabaseConnection,
     name: &str,
     hash: &str,
 ) -> Result<bool> {
@@ -219,7 +229,7 @@ pub(super) async fn set_password(
 
 /// See [`crate::Worker::replace_password`].
 pub(super) async fn replace_password(
-    connection: &mut impl Connection,
+    connection: &mut impl DatabaseConnection,
     user: &str,
     before: &str,
     hash: &str,
@@ -229,31 +239,31 @@ pub(super) async fn replace_password(
     change(
         connection,
         "replacing a password",
-        own!(sql, user, before, hash),
+        system_sql!(sql, user, before, hash),
     )
     .await
 }
 
 pub(super) async fn set_disabled(
-    connection: &mut impl Connection,
+    connection: &mut impl DatabaseConnection,
     name: &str,
     disabled: bool,
 ) -> Result<bool> {
     let sql = "UPDATE tidewater.user_account SET disabled = ?2 WHERE name = ?1";
-    let update = own!(sql, name, disabled);
+    let update = system_sql!(sql, name, disabled);
     change(connection, "disabling a user", update).await
 }
 
 /// See [`crate::Centre::import_users`].
 pub(super) async fn import_users(
-    connection: &mut impl Connection,
+    connection: &mut impl DatabaseConnection,
     users: &[UserRecord],
     update: bool,
 ) -> Result<UserImport> {
     connection.begin().await?;
     let mut import = UserImport::default();
     for users in users.chunks(IMPORT_ROWS) {
-        let inserts: Vec<Own> = users.iter().map(insert_user).collect();
+        let inserts: Vec<SystemStatement> = users.iter().map(insert_user).collect();
         let answers = connection.flight("adding users", &inserts).await?;
         let answers = users.iter().zip(&answers);
         let taken: Vec<&UserRecord> = answers
@@ -263,7 +273,7 @@ pub(super) async fn import_users(
         import.added += (users.len() - taken.len()) as u64;
         if update {
             let updates = taken.iter();
-            let updates: Vec<Own> = updates
+            let updates: Vec<SystemStatement> = updates
                 .map(|user| update_password(&user.name, &user.password_hash))
                 .collect();
             connection.flight("setting passwords", &updates).await?;
@@ -283,20 +293,23 @@ pub(super) async fn import_users(
     })
 }
 
-pub(super) async fn remove_user(connection: &mut impl Connection, name: &str) -> Result<bool> {
+pub(super) async fn remove_user(
+    connection: &mut impl DatabaseConnection,
+    name: &str,
+) -> Result<bool> {
     let statements = [
-        own!("DELETE FROM tidewater.user_account WHERE name = ?1", name),
-        own!(
+        system_sql!("DELETE FROM tidewater.user_account WHERE name = ?1", name),
+        system_sql!(
             "INSERT INTO tidewater.removed_remote
              SELECT id FROM tidewater.remote WHERE user_name = ?1 ON CONFLICT DO NOTHING",
             name
         ),
-        own!(
+        system_sql!(
             "DELETE FROM tidewater.subscription WHERE remote_id IN
              (SELECT id FROM tidewater.remote WHERE user_name = ?1)",
             name
         ),
-        own!("DELETE FROM tidewater.remote WHERE user_name = ?1", name),
+        system_sql!("DELETE FROM tidewater.remote WHERE user_name = ?1", name),
     ];
     let answers = connection
         .transact("removing a user", Durability::Durable, &statements)
@@ -305,18 +318,21 @@ pub(super) async fn remove_user(connection: &mut impl Connection, name: &str) ->
 }
 
 /// Forgets a remote that never was anybody's.
-pub(super) async fn forget_remote(connection: &mut impl Connection, id: RemoteId) -> Result<bool> {
+pub(super) async fn forget_remote(
+    connection: &mut impl DatabaseConnection,
+    id: RemoteId,
+) -> Result<bool> {
     let statements = [
-        own!(
+        system_sql!(
             "INSERT INTO tidewater.removed_remote
              SELECT id FROM tidewater.remote WHERE id = ?1 ON CONFLICT DO NOTHING",
             id
         ),
-        own!(
+        system_sql!(
             "DELETE FROM tidewater.subscription WHERE remote_id = ?1",
             id
         ),
-        own!("DELETE FROM tidewater.remote WHERE id = ?1", id),
+        system_sql!("DELETE FROM tidewater.remote WHERE id = ?1", id),
     ];
     let answers = connection
         .transact("forgetting a remote", Durability::Durable, &statements)
@@ -336,7 +352,7 @@ macro_rules! select_remote {
     };
 }
 
-fn remote(row: &Row) -> Result<RemoteRecord> {
+fn remote(row: &ResultRow) -> Result<RemoteRecord> {
     Ok(RemoteRecord {
         id: row.get(0)?,
         user: row.get(1)?,
@@ -351,31 +367,36 @@ fn remote(row: &Row) -> Result<RemoteRecord> {
     })
 }
 
-pub(super) async fn remotes(connection: &mut impl Connection) -> Result<Vec<RemoteRecord>> {
-    let remotes = own!(select_remote!("ORDER BY user_name, created_ms, id"));
+pub(super) async fn remotes(connection: &mut impl DatabaseConnection) -> Result<Vec<RemoteRecord>> {
+    let remotes = system_sql!(select_remote!("ORDER BY user_name, created_ms, id"));
     list(connection, "reading remotes", remotes, remote).await
 }
 
-/// Finds a remote, for [`Connection::gather`]; [`found_remote`] reads the answer.
-pub(super) fn find_remote(id: RemoteId) -> Own {
+/// Finds a remote, for [`DatabaseConnection::gather`]; [`found_remote`] reads the answer.
+pub(super) fn find_remote(id: RemoteId) -> SystemStatement {
     let select = "SELECT v.n, id, user_name, revoked, credential_hash, previous_credential_hash,
                   rotated_ms, created_ms, last_sync_ms, unverified, device_name
                   FROM {rows BLOB} JOIN tidewater.remote ON id = v.c1";
-    each(select, vec![own_row![id]])
+    each(select, vec![system_row![id]])
 }
 
-pub(super) fn found_remote(rows: &[Row]) -> Result<Option<RemoteRecord>> {
+pub(super) fn found_remote(rows: &[ResultRow]) -> Result<Option<RemoteRecord>> {
     rows.first().map(remote).transpose()
 }
 
 /// Keeps a remote out, or lets it in again.
 pub(super) async fn set_revoked(
-    connection: &mut impl Connection,
+    connection: &mut impl DatabaseConnection,
     id: RemoteId,
     revoked: bool,
 ) -> Result<bool> {
     let sql = "UPDATE tidewater.remote SET revoked = ?2 WHERE id = ?1";
-    change(connection, "revoking a remote", own!(sql, id, revoked)).await
+    change(
+        connection,
+        "revoking a remote",
+        system_sql!(sql, id, revoked),
+    )
+    .await
 }
 
 /// The columns of [`read_conflict`].
@@ -390,7 +411,7 @@ macro_rules! select_conflict {
     };
 }
 
-fn read_conflict(row: &Row) -> Result<ConflictRecord> {
+fn read_conflict(row: &ResultRow) -> Result<ConflictRecord> {
     let settled_ms: Option<i64> = row.get(13)?;
     let settled = settled_ms.map(|at_ms| -> Result<Settlement> {
         Ok(Settlement {
@@ -415,24 +436,26 @@ fn read_conflict(row: &Row) -> Result<ConflictRecord> {
         replaced: row.get(10)?,
         outcome: {
             let name: String = row.get(11)?;
-            ConflictOutcome::of(&name).ok_or_else(|| CentreError::Internal {
+            ConflictOutcome::from_name(&name).ok_or_else(|| CentreError::Internal {
                 message: format!("a conflict has come to {name:?}, which is unknown"),
             })?
         },
     })
 }
 
-pub(super) async fn conflicts(connection: &mut impl Connection) -> Result<Vec<ConflictRecord>> {
-    let conflicts = own!(select_conflict!("ORDER BY id"));
+pub(super) async fn conflicts(
+    connection: &mut impl DatabaseConnection,
+) -> Result<Vec<ConflictRecord>> {
+    let conflicts = system_sql!(select_conflict!("ORDER BY id"));
     list(connection, "reading conflicts", conflicts, read_conflict).await
 }
 
 pub(super) async fn find_conflicts(
-    connection: &mut impl Connection,
+    connection: &mut impl DatabaseConnection,
     filter: &ConflictFilter,
 ) -> Result<Vec<ConflictRecord>> {
     // What is not asked for is empty: no table, user or outcome is.
-    let conflicts = own!(
+    let conflicts = system_sql!(
         select_conflict!(
             "WHERE (?1 = '' OR table_name = ?1) AND (?2 = '' OR user_name = ?2)
              AND (?3 = '' OR outcome = ?3)
@@ -452,20 +475,20 @@ pub(super) async fn find_conflicts(
 }
 
 pub(in crate::engine) async fn conflict(
-    connection: &mut impl Connection,
+    connection: &mut impl DatabaseConnection,
     id: i64,
 ) -> Result<Option<ConflictRecord>> {
-    let conflicts = own!(select_conflict!("WHERE id = ?1"), id);
+    let conflicts = system_sql!(select_conflict!("WHERE id = ?1"), id);
     let found = list(connection, "reading a conflict", conflicts, read_conflict).await?;
     Ok(found.into_iter().next())
 }
 
 /// What the scripts of the sync of a conflict went by.
 pub(in crate::engine) async fn conflict_notes(
-    connection: &mut impl Connection,
+    connection: &mut impl DatabaseConnection,
     id: i64,
 ) -> Result<String> {
-    let select = own!(
+    let select = system_sql!(
         "SELECT sync_notes FROM tidewater.conflict WHERE id = ?1",
         id
     );
@@ -478,11 +501,11 @@ pub(in crate::engine) async fn conflict_notes(
 
 /// The conflicts about a row, newest first.
 pub(super) async fn conflicts_of_row(
-    connection: &mut impl Connection,
+    connection: &mut impl DatabaseConnection,
     table: &str,
     key: &str,
 ) -> Result<Vec<ConflictRecord>> {
-    let conflicts = own!(
+    let conflicts = system_sql!(
         select_conflict!("WHERE table_name = ?1 AND row_key = ?2 ORDER BY id DESC"),
         table,
         key
@@ -491,8 +514,11 @@ pub(super) async fn conflicts_of_row(
 }
 
 /// When the last sync of a remote in the history ended that did not fail; 0 if there is none.
-pub(super) async fn last_sync(connection: &mut impl Connection, id: RemoteId) -> Result<i64> {
-    let last = own!(
+pub(super) async fn last_sync(
+    connection: &mut impl DatabaseConnection,
+    id: RemoteId,
+) -> Result<i64> {
+    let last = system_sql!(
         "SELECT max(started_ms + duration_ms) FROM tidewater.sync_history
          WHERE remote_id = ?1 AND error = ''",
         id
@@ -505,11 +531,11 @@ pub(super) async fn last_sync(connection: &mut impl Connection, id: RemoteId) ->
 /// Syncs of the history that have changed rows in the centre and were under way between two times,
 /// newest first.
 pub(super) async fn uploads_between(
-    connection: &mut impl Connection,
+    connection: &mut impl DatabaseConnection,
     (after_ms, before_ms): (i64, i64),
     limit: u64,
 ) -> Result<Vec<SyncRecord>> {
-    let uploads = own!(
+    let uploads = system_sql!(
         "SELECT remote_id, user_name, publications, started_ms, duration_ms, inserts, updates,
          deletes, upserts, removals, conflicts, refused, bytes_received, bytes_sent, error
          FROM tidewater.sync_history WHERE inserts + updates + deletes > 0
@@ -523,8 +549,10 @@ pub(super) async fn uploads_between(
 }
 
 /// When the remote synced that has not for the longest time, of those that may.
-pub(super) async fn oldest_sync_ms(connection: &mut impl Connection) -> Result<Option<i64>> {
-    let oldest = own!(
+pub(super) async fn oldest_sync_ms(
+    connection: &mut impl DatabaseConnection,
+) -> Result<Option<i64>> {
+    let oldest = system_sql!(
         "SELECT min(last_sync_ms) FROM tidewater.remote WHERE last_sync_ms > 0 AND NOT revoked"
     );
     let answer = connection.run_one("reading the figures", oldest).await?;
@@ -533,15 +561,15 @@ pub(super) async fn oldest_sync_ms(connection: &mut impl Connection) -> Result<O
 
 /// The figures of the status but for the change logs, which are the adapter's.
 pub(super) async fn status(
-    connection: &mut impl Connection,
+    connection: &mut impl DatabaseConnection,
     logs: Vec<(String, u64)>,
-    blockers: Vec<Blocker>,
+    blockers: Vec<BlockingTransaction>,
 ) -> Result<CentreStatus> {
     let [numbers, blocks] = numbers::ask();
     let statements = [
         numbers,
         blocks,
-        own!(
+        system_sql!(
             "SELECT (SELECT count(*) FROM tidewater.user_account),
              (SELECT count(*) FROM tidewater.user_account WHERE disabled),
              (SELECT count(*) FROM tidewater.remote),
@@ -552,13 +580,13 @@ pub(super) async fn status(
              (SELECT count(*) FROM tidewater.conflict
                 WHERE outcome = 'parked' AND settled_ms IS NULL)"
         ),
-        own!(
+        system_sql!(
             "SELECT remote_id, user_name, publications, started_ms, duration_ms, inserts, updates,
              deletes, upserts, removals, conflicts, refused, bytes_received, bytes_sent, error
              FROM tidewater.sync_history ORDER BY started_ms DESC, id DESC LIMIT 20"
         ),
-        own!("SELECT kind, count(*) FROM tidewater.incident GROUP BY kind ORDER BY kind"),
-        own!(
+        system_sql!("SELECT kind, count(*) FROM tidewater.incident GROUP BY kind ORDER BY kind"),
+        system_sql!(
             "SELECT at_ms, kind, remote_id, user_name, publication, detail
              FROM tidewater.incident ORDER BY id DESC LIMIT 20"
         ),
@@ -599,7 +627,7 @@ pub(super) async fn status(
 }
 
 /// `None` for a kind that a newer version knows.
-fn incident(row: &Row) -> Result<Option<IncidentRecord>> {
+fn incident(row: &ResultRow) -> Result<Option<IncidentRecord>> {
     let Some(kind) = IncidentKind::from_name(&row.get::<String>(1)?) else {
         return Ok(None);
     };
@@ -613,7 +641,7 @@ fn incident(row: &Row) -> Result<Option<IncidentRecord>> {
     }))
 }
 
-fn sync(row: &Row) -> Result<SyncRecord> {
+fn sync(row: &ResultRow) -> Result<SyncRecord> {
     Ok(SyncRecord {
         remote_id: row.get(0)?,
         user: row.get(1)?,
@@ -634,12 +662,12 @@ fn sync(row: &Row) -> Result<SyncRecord> {
 
 /// Adds syncs to the history, and notes on their remotes that they synced.
 pub(super) async fn record_syncs(
-    connection: &mut impl Connection,
+    connection: &mut impl DatabaseConnection,
     records: &[SyncRecord],
 ) -> Result<()> {
     for records in records.chunks(SYNCS_AT_ONCE) {
         let incidents = records.iter().flat_map(|record| &record.incidents);
-        let mut statements: Vec<Own> = incidents.map(insert_incident).collect();
+        let mut statements: Vec<SystemStatement> = incidents.map(insert_incident).collect();
         statements.push(insert_syncs(records));
         // Of two syncs of one remote a statement for all may take either: the later ones go alone.
         let mut remotes = HashSet::new();
@@ -665,7 +693,7 @@ pub(super) async fn record_syncs(
     Ok(())
 }
 
-fn insert_syncs(records: &[SyncRecord]) -> Own {
+fn insert_syncs(records: &[SyncRecord]) -> SystemStatement {
     each(
         "INSERT INTO tidewater.sync_history (remote_id, user_name, publications, started_ms,
          duration_ms, inserts, updates, deletes, upserts, removals, conflicts, refused,
@@ -681,7 +709,7 @@ fn as_history(record: &SyncRecord) -> Vec<Value> {
     let [inserts, updates, deletes] = record.uploaded;
     let [upserts, removals] = record.downloaded;
     let [received, sent] = record.bytes;
-    own_row![
+    system_row![
         record.remote_id,
         record.user,
         record.publications,
@@ -701,8 +729,8 @@ fn as_history(record: &SyncRecord) -> Vec<Value> {
 }
 
 /// Records an incident.
-pub fn insert_incident(incident: &IncidentRecord) -> Own {
-    own!(
+pub fn insert_incident(incident: &IncidentRecord) -> SystemStatement {
+    system_sql!(
         "INSERT INTO tidewater.incident (at_ms, kind, remote_id, user_name, publication, detail)
          VALUES (?1, ?2, ?3, ?4, ?5, ?6)",
         incident.at_ms,
@@ -722,11 +750,11 @@ fn synced(id: RemoteId, record: &SyncRecord) -> Vec<Value> {
         true => record.started_ms.saturating_add(duration),
         false => 0,
     };
-    own_row![id, ended, encode_known(&record.schemas), record.verified]
+    system_row![id, ended, encode_known(&record.schemas), record.verified]
 }
 
 /// Notes that each of some remotes synced.
-fn update_remotes(synced: Vec<Vec<Value>>) -> Own {
+fn update_remotes(synced: Vec<Vec<Value>>) -> SystemStatement {
     each(
         "UPDATE tidewater.remote SET
          last_sync_ms = CASE WHEN last_sync_ms < v.c2 THEN v.c2 ELSE last_sync_ms END,

@@ -6,7 +6,9 @@
 use tidewater_protocol::message::SettledRefusal;
 use tidewater_protocol::{RemoteId, Value};
 
-use super::connection::{Answer, Connection, Own, Row, each, own, own_row};
+use super::connection::{
+    DatabaseConnection, ResultRow, StatementResult, SystemStatement, each, system_row, system_sql,
+};
 use crate::download::ToldSettled;
 use crate::error::CentreError;
 use crate::records::{RefusalEnd, RefusalOutcome, RefusedFilter, RefusedRecord};
@@ -53,7 +55,7 @@ macro_rules! select_settled {
     };
 }
 
-fn read(row: &Row) -> Result<RefusedRecord> {
+fn read(row: &ResultRow) -> Result<RefusedRecord> {
     let parent: (Option<String>, Option<String>) = (row.get(13)?, row.get(14)?);
     Ok(RefusedRecord {
         id: row.get(0)?,
@@ -75,12 +77,12 @@ fn read(row: &Row) -> Result<RefusedRecord> {
     })
 }
 
-fn read_settled(row: &Row) -> Result<RefusedRecord> {
+fn read_settled(row: &ResultRow) -> Result<RefusedRecord> {
     let outcome: String = row.get(18)?;
     let settled = RefusalEnd {
         at_ms: row.get(16)?,
         by: row.get(17)?,
-        outcome: RefusalOutcome::of(&outcome).ok_or_else(|| CentreError::Internal {
+        outcome: RefusalOutcome::from_name(&outcome).ok_or_else(|| CentreError::Internal {
             message: format!("a refused row was settled as {outcome:?}, which is unknown"),
         })?,
         row: row.get(19)?,
@@ -93,8 +95,11 @@ fn read_settled(row: &Row) -> Result<RefusedRecord> {
 }
 
 /// What the scripts of the sync of a refused row went by.
-pub(super) async fn sync_notes(connection: &mut impl Connection, id: i64) -> Result<String> {
-    let select = own!("SELECT sync_notes FROM tidewater.refused WHERE id = ?1", id);
+pub(super) async fn sync_notes(
+    connection: &mut impl DatabaseConnection,
+    id: i64,
+) -> Result<String> {
+    let select = system_sql!("SELECT sync_notes FROM tidewater.refused WHERE id = ?1", id);
     let answer = connection.run_one("reading a refused row", select).await?;
     answer
         .rows
@@ -103,8 +108,8 @@ pub(super) async fn sync_notes(connection: &mut impl Connection, id: i64) -> Res
 }
 
 /// Every attempt that nobody has settled, oldest first.
-pub(super) async fn all(connection: &mut impl Connection) -> Result<Vec<RefusedRecord>> {
-    let select = own!(concat!(
+pub(super) async fn all(connection: &mut impl DatabaseConnection) -> Result<Vec<RefusedRecord>> {
+    let select = system_sql!(concat!(
         "SELECT ",
         columns!(),
         ", 1 FROM tidewater.refused AS r ORDER BY r.id"
@@ -115,14 +120,14 @@ pub(super) async fn all(connection: &mut impl Connection) -> Result<Vec<RefusedR
 
 /// See [`crate::Centre::find_refused`].
 pub(super) async fn find(
-    connection: &mut impl Connection,
+    connection: &mut impl DatabaseConnection,
     filter: &RefusedFilter,
 ) -> Result<Vec<RefusedRecord>> {
     // What is not asked for is empty: no table, user or code is.
     let table = filter.table.as_deref().unwrap_or_default();
     let user = filter.user.as_deref().unwrap_or_default();
     let cause = filter.cause.as_deref().unwrap_or_default();
-    let open = own!(
+    let open = system_sql!(
         select_open!(
             "WHERE (?1 = '' OR r.table_name = ?1) AND (?2 = '' OR r.user_name = ?2)
              AND (?3 = '' OR r.code = ?3) ORDER BY r.id DESC LIMIT ?4"
@@ -132,7 +137,7 @@ pub(super) async fn find(
         cause,
         filter.limit,
     );
-    let settled = own!(
+    let settled = system_sql!(
         select_settled!(
             "WHERE (?1 = '' OR r.table_name = ?1) AND (?2 = '' OR r.user_name = ?2)
              AND (?3 = '' OR r.code = ?3) ORDER BY r.id DESC LIMIT ?4"
@@ -158,17 +163,17 @@ pub(super) async fn find(
 
 /// What was refused of a row, each remote's once, by its last attempt; newest first.
 pub(super) async fn of_row(
-    connection: &mut impl Connection,
+    connection: &mut impl DatabaseConnection,
     table: &str,
     key: &str,
 ) -> Result<Vec<RefusedRecord>> {
     let what = "reading refused rows";
-    let open = own!(
+    let open = system_sql!(
         select_open!("WHERE r.table_name = ?1 AND r.row_key = ?2"),
         table,
         key
     );
-    let settled = own!(
+    let settled = system_sql!(
         select_settled!("WHERE r.table_name = ?1 AND r.row_key = ?2"),
         table,
         key
@@ -185,11 +190,11 @@ pub(super) async fn of_row(
 
 /// See [`crate::Centre::refused_row`].
 pub(in crate::engine) async fn row(
-    connection: &mut impl Connection,
+    connection: &mut impl DatabaseConnection,
     id: i64,
 ) -> Result<Option<RefusedRecord>> {
     let what = "reading a refused row";
-    let open = own!(
+    let open = system_sql!(
         concat!(
             "SELECT ",
             columns!(),
@@ -207,14 +212,14 @@ pub(in crate::engine) async fn row(
     if let Some(row) = answer.rows.first() {
         return read(row).map(Some);
     }
-    let settled = own!(select_settled!("WHERE r.id = ?1"), id);
+    let settled = system_sql!(select_settled!("WHERE r.id = ?1"), id);
     let answer = connection.run_one(what, settled).await?;
     answer.rows.first().map(read_settled).transpose()
 }
 
 /// The attempts at a row of a remote that nobody has settled.
-pub(in crate::engine) fn attempts(record: &RefusedRecord) -> Own {
-    own!(
+pub(in crate::engine) fn attempts(record: &RefusedRecord) -> SystemStatement {
+    system_sql!(
         "SELECT id FROM tidewater.refused WHERE remote_id = ?1 AND publication = ?2
          AND table_name = ?3 AND row_key = ?4",
         record.remote_id,
@@ -225,10 +230,10 @@ pub(in crate::engine) fn attempts(record: &RefusedRecord) -> Own {
 }
 
 /// Settles rows, each given by its attempts.
-pub(in crate::engine) fn settle(rows: &[(Vec<i64>, RefusalEnd)]) -> [Own; 2] {
+pub(in crate::engine) fn settle(rows: &[(Vec<i64>, RefusalEnd)]) -> [SystemStatement; 2] {
     let ends = rows.iter().filter_map(|(attempts, end)| {
         let last = *attempts.iter().max()?;
-        Some(own_row![
+        Some(system_row![
             last,
             attempts.len() as u64,
             end.at_ms,
@@ -239,7 +244,7 @@ pub(in crate::engine) fn settle(rows: &[(Vec<i64>, RefusalEnd)]) -> [Own; 2] {
         ])
     });
     let attempts = rows.iter().flat_map(|(attempts, _)| attempts);
-    let attempts: Vec<Vec<Value>> = attempts.map(|id| own_row![*id]).collect();
+    let attempts: Vec<Vec<Value>> = attempts.map(|id| system_row![*id]).collect();
     [
         each(
             concat!(
@@ -268,8 +273,8 @@ pub(in crate::engine) fn ask_settled(
     publication: &str,
     from: u64,
     after: u64,
-) -> Own {
-    own!(
+) -> SystemStatement {
+    system_sql!(
         "SELECT id, table_name, row_key, sequence, settled_ms, settled_by, settled_as
          FROM tidewater.settled_refusal WHERE remote_id = ?1 AND publication = ?2
          AND sequence >= ?3 AND id > ?4 AND settled_as IN ('replayed', 'edited', 'discarded')
@@ -283,7 +288,7 @@ pub(in crate::engine) fn ask_settled(
 }
 
 /// Reads the answer.
-pub(in crate::engine) fn settled(answer: &Answer) -> Result<ToldSettled> {
+pub(in crate::engine) fn settled(answer: &StatementResult) -> Result<ToldSettled> {
     let (mut told, mut bytes, mut last) = (Vec::new(), 0, 0);
     for row in &answer.rows {
         let settled = SettledRefusal {

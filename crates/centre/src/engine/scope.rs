@@ -7,13 +7,13 @@ use std::sync::Arc;
 
 use tidewater_protocol::{ColumnType, Datum, RemoteId, Value};
 
-pub use self::difference::{Difference, Differences, keep};
+pub use self::difference::{RuleDifference, ScopeDifferences, keep};
 
 use super::compile::WhichRule;
-use super::connection::{Answer, Own, own};
+use super::connection::{StatementResult, SystemStatement, system_sql};
 use super::exact::{pack_exact, unpack};
-use super::publication::{Publication, Rule};
-use super::script::Parameter;
+use super::publication::{Publication, RowRule};
+use super::script::ScriptParameter;
 use super::window::{self, Window};
 use crate::context::{DEFAULT, GivenPartitions, SyncContext, VERSION};
 use crate::engine::upload::row_json;
@@ -30,7 +30,7 @@ pub struct ScopeQuery {
     /// As it is run.
     pub sql: String,
     /// What the parameters stand for.
-    pub parameters: Vec<Parameter>,
+    pub parameters: Vec<ScriptParameter>,
 }
 
 /// A parameter of remotes whose values are limited.
@@ -43,7 +43,7 @@ pub struct Permit {
 }
 
 /// A query to be run for somebody.
-pub struct Question<'p> {
+pub struct ScopeQuestion<'p> {
     /// The query.
     pub sql: &'p str,
     /// Its parameters, in order; `None` for those that the remote has not set.
@@ -51,7 +51,7 @@ pub struct Question<'p> {
     /// The publication's place in the list.
     pub publication: usize,
     /// A rule that has the query.
-    pub rule: &'p Rule,
+    pub rule: &'p RowRule,
     /// Which of the rules of its table that is.
     pub which: WhichRule,
     /// The window of the rule of which this is the highest value; otherwise partitions are asked
@@ -64,15 +64,15 @@ pub struct Question<'p> {
 }
 
 /// The queries that tell somebody's scopes in some publications; equal ones are run once.
-pub struct Questions<'p> {
+pub struct ScopeQuestions<'p> {
     /// The different queries.
-    pub list: Vec<Question<'p>>,
+    pub list: Vec<ScopeQuestion<'p>>,
     /// For each publication and rule: which of them.
-    of_rule: Vec<Vec<AskedRule<'p>>>,
+    of_rule: Vec<Vec<RuleQuestions<'p>>>,
     /// For each publication and table: which of them tells what may be written.
     of_writes: Vec<Vec<Option<usize>>>,
     /// For each publication: those whose answers must not be empty.
-    permits: Vec<Vec<AskedPermit<'p>>>,
+    permits: Vec<Vec<PermitQuestion<'p>>>,
     /// For each publication and table: which of them tells the user's rank.
     of_ranks: Vec<Vec<Option<usize>>>,
     /// See [`SyncContext::given`].
@@ -81,7 +81,7 @@ pub struct Questions<'p> {
 }
 
 /// Which question tells whether a parameter may be what it is.
-struct AskedPermit<'p> {
+struct PermitQuestion<'p> {
     question: usize,
     publication: &'p str,
     parameter: &'p str,
@@ -89,8 +89,8 @@ struct AskedPermit<'p> {
 }
 
 /// Which questions tell the scope of a rule.
-struct AskedRule<'p> {
-    rule: &'p Rule,
+struct RuleQuestions<'p> {
+    rule: &'p RowRule,
     partitions: Option<usize>,
     /// For the highest value of a column of numbers.
     windows: Vec<(Option<usize>, &'p Window)>,
@@ -98,7 +98,7 @@ struct AskedRule<'p> {
 
 /// What a scope is asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Purpose {
+pub enum ScopePurpose {
     /// What is held.
     Reading,
     /// The same, and what of that may be written.
@@ -109,18 +109,18 @@ pub enum Purpose {
 type Words<'p> = (&'p str, Vec<Option<String>>, &'p [ColumnType]);
 
 /// The questions so far.
-struct Asking<'p, 'c> {
+struct QuestionCollector<'p, 'c> {
     context: &'c SyncContext,
-    list: Vec<Question<'p>>,
+    list: Vec<ScopeQuestion<'p>>,
     seen: HashMap<Words<'p>, usize>,
 }
 
-impl<'p> Asking<'p, '_> {
+impl<'p> QuestionCollector<'p, '_> {
     /// The number of a question, which may be asked already.
     fn ask<T>(
         &mut self,
         (number, publication): (usize, &'p Publication<T>),
-        (which, rule): (WhichRule, &'p Rule),
+        (which, rule): (WhichRule, &'p RowRule),
         window: Option<usize>,
     ) -> Option<usize> {
         let query = match window {
@@ -140,14 +140,14 @@ impl<'p> Asking<'p, '_> {
         &mut self,
         (query, types): (&'p ScopeQuery, &'p [ColumnType]),
         (number, publication): (usize, &'p Publication<T>),
-        (which, rule): (WhichRule, &'p Rule),
+        (which, rule): (WhichRule, &'p RowRule),
         window: Option<usize>,
     ) -> usize {
         let parameters = values_of(query, self.context, &publication.schema.name);
         let same = (query.sql.as_str(), parameters.clone(), types);
         let list = &mut self.list;
         *self.seen.entry(same).or_insert_with(|| {
-            list.push(Question {
+            list.push(ScopeQuestion {
                 sql: &query.sql,
                 parameters,
                 publication: number,
@@ -175,7 +175,7 @@ impl<'p> Asking<'p, '_> {
     }
 
     /// The questions whether what the remote has set is allowed.
-    fn permits<T>(&mut self, place: (usize, &'p Publication<T>)) -> Vec<AskedPermit<'p>> {
+    fn permits<T>(&mut self, place: (usize, &'p Publication<T>)) -> Vec<PermitQuestion<'p>> {
         let publication = place.1;
         let set = self.context.parameters.get(&publication.schema.name);
         let asked = publication.permits.iter().filter_map(|permit| {
@@ -188,7 +188,7 @@ impl<'p> Asking<'p, '_> {
             let any = (WhichRule::Held(0), publication.rules.first()?);
             let question = self.ask_query((&permit.query, &[]), place, any, None);
             self.list[question].permits = Some(&permit.parameter);
-            Some(AskedPermit {
+            Some(PermitQuestion {
                 question,
                 publication: &publication.schema.name,
                 parameter: &permit.parameter,
@@ -211,32 +211,39 @@ pub fn values_of(
 }
 
 /// What a parameter is in a sync of a publication.
-fn value_of(parameter: &Parameter, context: &SyncContext, publication: &str) -> Option<String> {
+fn value_of(
+    parameter: &ScriptParameter,
+    context: &SyncContext,
+    publication: &str,
+) -> Option<String> {
     match parameter {
-        Parameter::System("username") => Some(context.user.clone()),
-        Parameter::System("remote_id") => Some(context.remote_id.to_string()),
-        Parameter::System(_) => Some(publication.to_owned()),
-        Parameter::Claim(name) => context.claims.named(name).map(str::to_owned),
-        Parameter::User(name) if name == VERSION => Some(
+        ScriptParameter::System("username") => Some(context.user.clone()),
+        ScriptParameter::System("remote_id") => Some(context.remote_id.to_string()),
+        ScriptParameter::System(_) => Some(publication.to_owned()),
+        ScriptParameter::Claim(name) => context.claims.named(name).map(str::to_owned),
+        ScriptParameter::User(name) if name == VERSION => Some(
             context
                 .script_version(publication)
                 .unwrap_or(DEFAULT)
                 .to_owned(),
         ),
-        Parameter::User(name) => context.parameters.get(publication)?.get(name).cloned(),
+        ScriptParameter::User(name) => context.parameters.get(publication)?.get(name).cloned(),
         // Only calls and rows have them.
-        Parameter::Argument(_) | Parameter::New(_) | Parameter::Old(_) | Parameter::Mark(_) => None,
+        ScriptParameter::Argument(_)
+        | ScriptParameter::New(_)
+        | ScriptParameter::Old(_)
+        | ScriptParameter::Mark(_) => None,
     }
 }
 
-impl<'p> Questions<'p> {
+impl<'p> ScopeQuestions<'p> {
     /// What has to be asked for some publications.
-    pub fn of<T>(
+    pub fn new<T>(
         context: &SyncContext,
         publications: &[&'p Publication<T>],
-        purpose: Purpose,
-    ) -> Questions<'p> {
-        let mut asking = Asking {
+        purpose: ScopePurpose,
+    ) -> ScopeQuestions<'p> {
+        let mut asking = QuestionCollector {
             context,
             list: Vec::new(),
             seen: HashMap::new(),
@@ -253,7 +260,7 @@ impl<'p> Questions<'p> {
                 let partitions = asking.ask(place, of_table, None);
                 let windows = rule.windows.iter().enumerate();
                 let windows = windows.map(|(at, it)| (asking.ask(place, of_table, Some(at)), it));
-                AskedRule {
+                RuleQuestions {
                     rule,
                     partitions,
                     windows: windows.collect(),
@@ -262,7 +269,7 @@ impl<'p> Questions<'p> {
             of_rule.push(rules.collect());
             let writes = publication.writes.iter();
             let writes = writes
-                .filter(|_| purpose == Purpose::Writing)
+                .filter(|_| purpose == ScopePurpose::Writing)
                 .map(|writes| {
                     let rule = writes.rule.as_ref()?;
                     asking.ask(place, (WhichRule::Written, rule), None)
@@ -270,11 +277,11 @@ impl<'p> Questions<'p> {
             of_writes.push(writes.collect());
             permits.push(asking.permits(place));
             of_ranks.push(match purpose {
-                Purpose::Writing => asking.ranks(place),
-                Purpose::Reading => Vec::new(),
+                ScopePurpose::Writing => asking.ranks(place),
+                ScopePurpose::Reading => Vec::new(),
             });
         }
-        Questions {
+        ScopeQuestions {
             list: asking.list,
             of_rule,
             of_writes,
@@ -349,7 +356,7 @@ impl<'p> Questions<'p> {
 /// Whether there are partitions by all the columns that are named.
 fn check_given<'p>(
     given: &GivenPartitions,
-    rules: impl Iterator<Item = &'p Rule> + Clone,
+    rules: impl Iterator<Item = &'p RowRule> + Clone,
 ) -> Result<()> {
     let mut names = rules
         .flat_map(|it| it.names.iter().map(String::as_str))
@@ -369,13 +376,13 @@ fn check_given<'p>(
     }
 }
 
-impl Rule {
+impl RowRule {
     /// Those of the given partitions that are its own: each value of each of its columns with each
     /// of the others.
     fn given(&self, given: &GivenPartitions) -> Result<Partitions> {
         let mut rows: Vec<Vec<Value>> = vec![Vec::new()];
         for (name, &column_type) in self.names.iter().zip(&self.types) {
-            let values = given.of(name).map(|text| {
+            let values = given.values_of(name).map(|text| {
                 let value = row_json::from_text(column_type, text);
                 value.ok_or_else(|| CentreError::Configuration {
                     message: format!(
@@ -422,7 +429,7 @@ impl Rule {
 
 /// What it means that a question about a table fails: its own fault and not that of the list in
 /// which it is run.
-pub fn failed(question: &Question<'_>, table: &str, error: CentreError) -> CentreError {
+pub fn failed(question: &ScopeQuestion<'_>, table: &str, error: CentreError) -> CentreError {
     let query = match (question.permits, question.ranks) {
         (_, Some(table)) => format!("the rank query of {table:?}"),
         (None, None) => format!("the values query of {table:?}"),
@@ -478,7 +485,7 @@ pub fn check_columns(place: &str, found: usize, names: &[&str]) -> Result<()> {
 
 /// What a presented serial is to its subscription.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Standing {
+pub enum SerialValidity {
     /// It stays.
     Known,
     /// It stays, and that the remote has it is news: the one before does not count any more.
@@ -494,10 +501,10 @@ pub enum Standing {
 /// the one that has taken its last upload, and the last one when the remote gave back.
 pub type Serials = (u64, u64, u64, Option<u64>);
 
-impl Standing {
+impl SerialValidity {
     /// Asks which serials were issued.
-    pub fn ask(remote_id: RemoteId, publication: &str) -> Own {
-        own!(
+    pub fn ask(remote_id: RemoteId, publication: &str) -> SystemStatement {
+        system_sql!(
             "SELECT scope_serial, previous_serial, graced_serial, given_back_serial
              FROM tidewater.subscription WHERE remote_id = ?1 AND publication = ?2",
             remote_id,
@@ -509,25 +516,25 @@ impl Standing {
     ///
     /// # Errors
     /// The answer is none.
-    pub fn read(presented: Option<u64>, issued: &Answer) -> Result<Standing> {
+    pub fn read(presented: Option<u64>, issued: &StatementResult) -> Result<SerialValidity> {
         let issued = issued.rows.first().map(|row| -> Result<Serials> {
             Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?))
         });
-        Ok(Standing::of(presented, issued.transpose()?))
+        Ok(SerialValidity::from_serials(presented, issued.transpose()?))
     }
 
     /// `issued` is `None` if there is no such subscription.
-    pub fn of(presented: Option<u64>, issued: Option<Serials>) -> Standing {
+    pub fn from_serials(presented: Option<u64>, issued: Option<Serials>) -> SerialValidity {
         let (Some(serial), Some((last, previous, graced, given_back))) = (presented, issued) else {
-            return Standing::Replaced;
+            return SerialValidity::Replaced;
         };
         if given_back.is_some_and(|it| serial <= it || serial > last) {
-            return Standing::Outdated;
+            return SerialValidity::Outdated;
         }
         match (serial == last || serial == previous) && serial > graced {
-            true if serial == last && graced < previous => Standing::Arrived,
-            true => Standing::Known,
-            false => Standing::Replaced,
+            true if serial == last && graced < previous => SerialValidity::Arrived,
+            true => SerialValidity::Known,
+            false => SerialValidity::Replaced,
         }
     }
 }
@@ -544,7 +551,7 @@ pub struct ScopeChange {
     /// It is the newest, presented for the first time, and stays.
     pub arrived: bool,
     /// What keeps its partitions in the centre; see [`keep`].
-    pub kept: Vec<Own>,
+    pub kept: Vec<SystemStatement>,
 }
 
 impl ScopeChange {
@@ -552,10 +559,10 @@ impl ScopeChange {
     /// are not taken any more; until it is presented the one before counts, for the answer with
     /// the newest may have been lost. A new one gets the next number; the one that the remote holds
     /// stays known, also when the answers between it and the new one were lost.
-    pub fn note(&self) -> Vec<Own> {
+    pub fn note(&self) -> Vec<SystemStatement> {
         let note = match self.arrived {
             // Nothing, if a newer scope was issued meanwhile, or another sync was first.
-            true => own!(
+            true => system_sql!(
                 "UPDATE tidewater.subscription SET graced_serial = previous_serial
                  WHERE remote_id = ?1 AND publication = ?2 AND scope_serial = ?3
                    AND graced_serial < previous_serial",
@@ -563,7 +570,7 @@ impl ScopeChange {
                 self.publication,
                 self.presented,
             ),
-            false => own!(
+            false => system_sql!(
                 "INSERT INTO tidewater.subscription AS s (remote_id, publication, scope_serial)
                  VALUES (?1, ?2, 1)
                  ON CONFLICT (remote_id, publication) DO UPDATE SET
@@ -580,7 +587,7 @@ impl ScopeChange {
     }
 
     /// The serial that counts from now on, by the answers to [`Self::note`].
-    pub fn noted(&self, answers: &[Answer]) -> Result<u64> {
+    pub fn noted(&self, answers: &[StatementResult]) -> Result<u64> {
         let row = answers.last().and_then(|note| note.rows.first());
         match (self.presented.filter(|_| self.arrived), row) {
             (Some(serial), _) => Ok(serial),
@@ -599,22 +606,28 @@ mod tests {
     #[test]
     fn of_the_last_two_scopes_each_counts_until_it_is_spent() {
         let standing = |presented, last, previous, graced, given_back| {
-            Standing::of(Some(presented), Some((last, previous, graced, given_back)))
+            SerialValidity::from_serials(
+                Some(presented),
+                Some((last, previous, graced, given_back)),
+            )
         };
-        assert_eq!(standing(5, 5, 4, 0, None), Standing::Arrived);
-        assert_eq!(standing(5, 5, 4, 4, None), Standing::Known);
-        assert_eq!(standing(4, 5, 4, 0, None), Standing::Known);
-        assert_eq!(standing(4, 5, 4, 4, None), Standing::Replaced);
-        assert_eq!(standing(3, 5, 4, 0, None), Standing::Replaced);
-        assert_eq!(standing(6, 5, 4, 0, None), Standing::Replaced);
+        assert_eq!(standing(5, 5, 4, 0, None), SerialValidity::Arrived);
+        assert_eq!(standing(5, 5, 4, 4, None), SerialValidity::Known);
+        assert_eq!(standing(4, 5, 4, 0, None), SerialValidity::Known);
+        assert_eq!(standing(4, 5, 4, 4, None), SerialValidity::Replaced);
+        assert_eq!(standing(3, 5, 4, 0, None), SerialValidity::Replaced);
+        assert_eq!(standing(6, 5, 4, 0, None), SerialValidity::Replaced);
         // Whoever gave back has to have a newer one, and it must have been issued.
-        assert_eq!(standing(4, 5, 4, 0, Some(4)), Standing::Outdated);
-        assert_eq!(standing(9, 5, 4, 0, Some(4)), Standing::Outdated);
-        assert_eq!(standing(5, 5, 4, 4, Some(4)), Standing::Known);
+        assert_eq!(standing(4, 5, 4, 0, Some(4)), SerialValidity::Outdated);
+        assert_eq!(standing(9, 5, 4, 0, Some(4)), SerialValidity::Outdated);
+        assert_eq!(standing(5, 5, 4, 4, Some(4)), SerialValidity::Known);
         assert_eq!(
-            Standing::of(None, Some((1, 0, 0, None))),
-            Standing::Replaced
+            SerialValidity::from_serials(None, Some((1, 0, 0, None))),
+            SerialValidity::Replaced
         );
-        assert_eq!(Standing::of(Some(1), None), Standing::Replaced);
+        assert_eq!(
+            SerialValidity::from_serials(Some(1), None),
+            SerialValidity::Replaced
+        );
     }
 }

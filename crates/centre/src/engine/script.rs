@@ -13,7 +13,7 @@ use crate::publication::SYSTEM_PARAMETERS;
 
 /// Whose quotes and comments a script has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Dialect {
+pub enum SqlDialect {
     /// Dollar quotes, `E'...'`, comments within comments.
     Postgres,
     /// Names also in backticks and brackets.
@@ -26,12 +26,12 @@ pub struct Script {
     /// The SQL, as the database takes it.
     pub sql: String,
     /// What each positional parameter stands for, in order; every one at most once.
-    pub parameters: Vec<Parameter>,
+    pub parameters: Vec<ScriptParameter>,
 }
 
 /// What a parameter stands for.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Parameter {
+pub enum ScriptParameter {
     /// One of [`SYSTEM_PARAMETERS`].
     System(&'static str),
     /// What is known of the user under this name; NULL if nothing.
@@ -53,7 +53,7 @@ pub const ROWS: &str = "\0rows\0";
 
 /// For what a script is run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Purpose {
+pub enum ScriptPurpose {
     /// For a sync: it names no arguments.
     Sync,
     /// For a call: it names nothing that only syncs have.
@@ -62,26 +62,26 @@ pub enum Purpose {
     Script,
 }
 
-impl Parameter {
+impl ScriptParameter {
     /// The name of what a remote has set, in a sync.
     pub fn of_remote(&self) -> Option<&str> {
         match self {
-            Parameter::User(name) | Parameter::Argument(name) => Some(name),
+            ScriptParameter::User(name) | ScriptParameter::Argument(name) => Some(name),
             _ => None,
         }
     }
 }
 
-impl fmt::Display for Parameter {
+impl fmt::Display for ScriptParameter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Parameter::System(name) => write!(f, "s.{name}"),
-            Parameter::Claim(name) => write!(f, "s.claims.{name}"),
-            Parameter::User(name) => write!(f, "u.{name}"),
-            Parameter::Argument(name) => write!(f, "a.{name}"),
-            Parameter::New(name) => write!(f, "r.{name}"),
-            Parameter::Old(name) => write!(f, "o.{name}"),
-            Parameter::Mark(_) => write!(f, "?"),
+            ScriptParameter::System(name) => write!(f, "s.{name}"),
+            ScriptParameter::Claim(name) => write!(f, "s.claims.{name}"),
+            ScriptParameter::User(name) => write!(f, "u.{name}"),
+            ScriptParameter::Argument(name) => write!(f, "a.{name}"),
+            ScriptParameter::New(name) => write!(f, "r.{name}"),
+            ScriptParameter::Old(name) => write!(f, "o.{name}"),
+            ScriptParameter::Mark(_) => write!(f, "?"),
         }
     }
 }
@@ -91,10 +91,10 @@ impl fmt::Display for Parameter {
 pub enum ScriptError {
     /// The name in braces means nothing.
     #[error("unknown parameter {{{0}}}")]
-    UnknownParameter(String, Purpose),
+    UnknownParameter(String, ScriptPurpose),
     /// The name stands within quotes, where it is only text.
     #[error("{{{0}}} stands within quotes, where it is only text")]
-    Quoted(Parameter),
+    Quoted(ScriptParameter),
     /// A brace, quote or comment has no end.
     #[error("{0:?} at byte {1} has no end")]
     Unterminated(char, usize),
@@ -104,12 +104,12 @@ impl ScriptError {
     /// What to do next.
     pub fn hint(&self) -> String {
         match self {
-            ScriptError::UnknownParameter(_, Purpose::Call) => {
+            ScriptError::UnknownParameter(_, ScriptPurpose::Call) => {
                 "the known ones are {s.username}, {s.remote_id}, {s.claims.NAME} for what is kept \
                  of the user, and {a.NAME} for an argument"
                     .into()
             }
-            ScriptError::UnknownParameter(_, Purpose::Sync) => {
+            ScriptError::UnknownParameter(_, ScriptPurpose::Sync) => {
                 let known = SYSTEM_PARAMETERS.map(|name| format!("{{s.{name}}}"));
                 format!(
                     "the known ones are {}, {{s.claims.NAME}} for what is kept of the user, and \
@@ -117,7 +117,7 @@ impl ScriptError {
                     known.join(", ")
                 )
             }
-            ScriptError::UnknownParameter(_, Purpose::Script) => {
+            ScriptError::UnknownParameter(_, ScriptPurpose::Script) => {
                 "there are {s.NAME} as the event has them, {r.COLUMN}, {o.COLUMN}, {u.NAME}, {a.N} and \
                  {rows}"
                     .into()
@@ -141,10 +141,10 @@ impl Script {
     /// A name is not known or stands within quotes, or something has no end.
     pub fn parse(
         source: &str,
-        dialect: Dialect,
+        dialect: SqlDialect,
         render: impl Fn(usize) -> String,
     ) -> Result<Script, ScriptError> {
-        Script::parse_for(Purpose::Sync, source, dialect, render)
+        Script::parse_for(ScriptPurpose::Sync, source, dialect, render)
     }
 
     /// The same for another purpose, which tells the parameters that there are.
@@ -152,9 +152,9 @@ impl Script {
     /// # Errors
     /// As above.
     pub fn parse_for(
-        purpose: Purpose,
+        purpose: ScriptPurpose,
         source: &str,
-        dialect: Dialect,
+        dialect: SqlDialect,
         render: impl Fn(usize) -> String,
     ) -> Result<Script, ScriptError> {
         let mut script = Script {
@@ -167,8 +167,8 @@ impl Script {
         while let Some(next) = source[at..].chars().next() {
             let rest = &source[at..];
             let length = match next {
-                '?' if purpose == Purpose::Script && !is_behind_value => {
-                    let number = script.number_of(Parameter::Mark(marks));
+                '?' if purpose == ScriptPurpose::Script && !is_behind_value => {
+                    let number = script.number_of(ScriptParameter::Mark(marks));
                     script.sql.push_str(&render(number));
                     (marks, is_behind_value) = (marks + 1, true);
                     at += 1;
@@ -177,7 +177,7 @@ impl Script {
                 '{' => {
                     let end = rest.find('}').ok_or(ScriptError::Unterminated(next, at))?;
                     match rest[1..end].trim() {
-                        "rows" if purpose == Purpose::Script => script.sql.push_str(ROWS),
+                        "rows" if purpose == ScriptPurpose::Script => script.sql.push_str(ROWS),
                         inside => {
                             let number = script.number(inside, purpose)?;
                             script.sql.push_str(&render(number));
@@ -210,14 +210,14 @@ impl Script {
     }
 
     /// The number of the parameter that is named between braces.
-    fn number(&mut self, inside: &str, purpose: Purpose) -> Result<usize, ScriptError> {
+    fn number(&mut self, inside: &str, purpose: ScriptPurpose) -> Result<usize, ScriptError> {
         let known = parameter(inside, purpose)
             .ok_or_else(|| ScriptError::UnknownParameter(inside.to_owned(), purpose))?;
         Ok(self.number_of(known))
     }
 
     /// The number of a parameter, which is added if it has none yet.
-    pub fn number_of(&mut self, parameter: Parameter) -> usize {
+    pub fn number_of(&mut self, parameter: ScriptParameter) -> usize {
         let known = self.parameters.iter().position(|seen| *seen == parameter);
         known.map_or_else(
             || {
@@ -233,7 +233,7 @@ impl Script {
 ///
 /// # Errors
 /// A quote or comment has no end.
-pub fn statements(source: &str, dialect: Dialect) -> Result<Vec<&str>, ScriptError> {
+pub fn statements(source: &str, dialect: SqlDialect) -> Result<Vec<&str>, ScriptError> {
     let mut found = Vec::new();
     let (mut begin, mut at, mut is_empty) = (0, 0, true);
     while let Some(next) = source[at..].chars().next() {
@@ -264,7 +264,7 @@ pub fn statements(source: &str, dialect: Dialect) -> Result<Vec<&str>, ScriptErr
 }
 
 /// The word that a statement begins with, in capitals; empty if it begins with none.
-pub fn first_word(statement: &str, dialect: Dialect) -> String {
+pub fn first_word(statement: &str, dialect: SqlDialect) -> String {
     let mut at = 0;
     while let Some(next) = statement[at..].chars().next() {
         let rest = &statement[at..];
@@ -321,45 +321,45 @@ fn is_comment(rest: &str) -> bool {
 }
 
 /// The parameter that is named between braces, if it is one.
-fn parameter(inside: &str, purpose: Purpose) -> Option<Parameter> {
+fn parameter(inside: &str, purpose: ScriptPurpose) -> Option<ScriptParameter> {
     let name = inside.trim();
     let prefixed = name.split_once(char::is_whitespace);
     let prefixed = prefixed.filter(|it| it.0.eq_ignore_ascii_case("ml"));
     let name = prefixed.map_or(name, |it| it.1.trim_start());
     let of_user = name.strip_prefix("u.").or_else(|| name.strip_prefix("ui."));
     if let Some(name) = of_user {
-        let is_one = purpose != Purpose::Call && OfRemote::is_name(name);
-        return is_one.then(|| Parameter::User(name.to_owned()));
+        let is_one = purpose != ScriptPurpose::Call && OfRemote::is_name(name);
+        return is_one.then(|| ScriptParameter::User(name.to_owned()));
     }
     if let Some(name) = name.strip_prefix("a.") {
         let is_one = match purpose {
-            Purpose::Sync => false,
-            Purpose::Call => OfRemote::is_name(name),
-            Purpose::Script => name.parse::<u16>().is_ok(),
+            ScriptPurpose::Sync => false,
+            ScriptPurpose::Call => OfRemote::is_name(name),
+            ScriptPurpose::Script => name.parse::<u16>().is_ok(),
         };
-        return is_one.then(|| Parameter::Argument(name.to_owned()));
+        return is_one.then(|| ScriptParameter::Argument(name.to_owned()));
     }
-    if purpose == Purpose::Script {
+    if purpose == ScriptPurpose::Script {
         let column = |name: &str| {
             let bracketed = name.strip_prefix('[').and_then(|it| it.strip_suffix(']'));
             let name = bracketed.unwrap_or_else(|| name.trim_matches('"'));
             (!name.is_empty()).then(|| name.to_owned())
         };
         if let Some(name) = name.strip_prefix("r.") {
-            return column(name).map(Parameter::New);
+            return column(name).map(ScriptParameter::New);
         }
         if let Some(name) = name.strip_prefix("o.") {
-            return column(name).map(Parameter::Old);
+            return column(name).map(ScriptParameter::Old);
         }
     }
     let name = name.strip_prefix("s.")?;
     if let Some(name) = name.strip_prefix("claims.") {
-        return OfRemote::is_name(name).then(|| Parameter::Claim(name.to_owned()));
+        return OfRemote::is_name(name).then(|| ScriptParameter::Claim(name.to_owned()));
     }
-    if purpose == Purpose::Call && name == "publication" {
+    if purpose == ScriptPurpose::Call && name == "publication" {
         return None;
     }
-    if purpose == Purpose::Script {
+    if purpose == ScriptPurpose::Script {
         // As other products' scripts call them.
         let name = match name {
             "last_table_download" | "last_publication_download" => "last_download",
@@ -370,14 +370,14 @@ fn parameter(inside: &str, purpose: Purpose) -> Option<Parameter> {
         };
         return scripts::parameters()
             .find(|known| *known == name)
-            .map(Parameter::System);
+            .map(ScriptParameter::System);
     }
     let known = SYSTEM_PARAMETERS.into_iter().find(|known| *known == name);
-    known.map(Parameter::System)
+    known.map(ScriptParameter::System)
 }
 
 /// Refuses quoted text that names a parameter. Comments may say what they like.
-fn check_quoted(opaque: &str, purpose: Purpose) -> Result<(), ScriptError> {
+fn check_quoted(opaque: &str, purpose: ScriptPurpose) -> Result<(), ScriptError> {
     if is_comment(opaque) {
         return Ok(());
     }
@@ -388,7 +388,7 @@ fn check_quoted(opaque: &str, purpose: Purpose) -> Result<(), ScriptError> {
         .map_or(Ok(()), |name| Err(ScriptError::Quoted(name)))
 }
 
-impl Dialect {
+impl SqlDialect {
     /// The length of the name, quoted text or comment that a text begins with; `None` if it begins
     /// with none, or if that has no end.
     pub fn length_of_opaque(self, text: &str) -> Option<usize> {
@@ -398,7 +398,7 @@ impl Dialect {
     /// The length of the name, quoted text or comment that `rest` begins with; `None` if it
     /// begins with none. It stands at the byte `at`.
     fn opaque_length(self, rest: &str, at: usize) -> Result<Option<usize>, ScriptError> {
-        let is_postgres = self == Dialect::Postgres;
+        let is_postgres = self == SqlDialect::Postgres;
         let length = match rest.as_bytes() {
             [quote @ (b'\'' | b'"'), ..] => quoted_length(rest, *quote, false),
             [b'`', ..] if !is_postgres => quoted_length(rest, b'`', false),
@@ -426,7 +426,7 @@ impl Dialect {
     }
 
     fn line_length(self, rest: &str) -> usize {
-        let ends = |each| each == '\n' || each == '\r' && self == Dialect::Postgres;
+        let ends = |each| each == '\n' || each == '\r' && self == SqlDialect::Postgres;
         rest.find(ends).unwrap_or(rest.len())
     }
 
@@ -436,7 +436,7 @@ impl Dialect {
         let mut at = 0;
         while at < rest.len() {
             match rest.as_bytes()[at..] {
-                [b'/', b'*', ..] if depth == 0 || self == Dialect::Postgres => depth += 1,
+                [b'/', b'*', ..] if depth == 0 || self == SqlDialect::Postgres => depth += 1,
                 [b'*', b'/', ..] => depth -= 1,
                 _ => {
                     at += 1;
@@ -492,10 +492,10 @@ mod tests {
     use super::*;
 
     fn parse(source: &str) -> Result<Script, ScriptError> {
-        parse_for(Dialect::Postgres, source)
+        parse_for(SqlDialect::Postgres, source)
     }
 
-    fn parse_for(dialect: Dialect, source: &str) -> Result<Script, ScriptError> {
+    fn parse_for(dialect: SqlDialect, source: &str) -> Result<Script, ScriptError> {
         Script::parse(source, dialect, |number| format!("${number}"))
     }
 
@@ -507,7 +507,11 @@ mod tests {
     }
 
     fn names(script: &Script) -> Vec<String> {
-        script.parameters.iter().map(Parameter::to_string).collect()
+        script
+            .parameters
+            .iter()
+            .map(ScriptParameter::to_string)
+            .collect()
     }
 
     #[test]
@@ -518,15 +522,18 @@ mod tests {
         assert!(parse("SELECT {u.}").is_err());
         assert!(parse("SELECT {u.a b}").is_err());
         let error = parse("SELECT '{u.month}'").unwrap_err();
-        assert_eq!(error, ScriptError::Quoted(Parameter::User("month".into())));
+        assert_eq!(
+            error,
+            ScriptError::Quoted(ScriptParameter::User("month".into()))
+        );
     }
 
     #[test]
     fn what_is_known_of_a_user_is_a_parameter_like_others() {
-        for purpose in [Purpose::Sync, Purpose::Call] {
+        for purpose in [ScriptPurpose::Sync, ScriptPurpose::Call] {
             let source = "SELECT {s.claims.region}, {ml s.claims.region}, {s.claims.unit}";
             let script =
-                Script::parse_for(purpose, source, Dialect::Postgres, |it| format!("${it}"));
+                Script::parse_for(purpose, source, SqlDialect::Postgres, |it| format!("${it}"));
             let script = script.unwrap();
             assert_eq!(script.sql, "SELECT $1, $1, $2");
             assert_eq!(names(&script), ["s.claims.region", "s.claims.unit"]);
@@ -543,7 +550,7 @@ mod tests {
         let quoted = parse("SELECT '{s.claims.region}'").unwrap_err();
         assert_eq!(
             quoted,
-            ScriptError::Quoted(Parameter::Claim("region".into()))
+            ScriptError::Quoted(ScriptParameter::Claim("region".into()))
         );
     }
 
@@ -565,7 +572,7 @@ mod tests {
     }
 
     #[track_caller]
-    fn assert_replaced(dialect: Dialect, source: &str, sql: &str) {
+    fn assert_replaced(dialect: SqlDialect, source: &str, sql: &str) {
         assert_eq!(
             parse_for(dialect, source).map(|script| script.sql),
             Ok(sql.to_owned())
@@ -576,22 +583,22 @@ mod tests {
     fn comments_stand_within_comments_in_postgresql_only() {
         let source = "SELECT 1 /* a /* {s.x} */ ' */ + {s.username}";
         let replaced = "SELECT 1 /* a /* {s.x} */ ' */ + $1";
-        assert_replaced(Dialect::Postgres, source, replaced);
+        assert_replaced(SqlDialect::Postgres, source, replaced);
         let source = "SELECT 1 /* a /* {s.x} */ + {s.username}";
         let replaced = "SELECT 1 /* a /* {s.x} */ + $1";
-        assert_replaced(Dialect::Sqlite, source, replaced);
+        assert_replaced(SqlDialect::Sqlite, source, replaced);
         assert_eq!(
-            parse_for(Dialect::Postgres, source),
+            parse_for(SqlDialect::Postgres, source),
             Err(ScriptError::Unterminated('/', 9))
         );
-        assert_replaced(Dialect::Postgres, "/*/**/*/{s.username}", "/*/**/*/$1");
-        assert_replaced(Dialect::Sqlite, "/*/*/{s.username}", "/*/*/$1");
+        assert_replaced(SqlDialect::Postgres, "/*/**/*/{s.username}", "/*/**/*/$1");
+        assert_replaced(SqlDialect::Sqlite, "/*/*/{s.username}", "/*/*/$1");
     }
 
     #[test]
     fn a_dollar_in_a_name_begins_no_quote() {
         for name in ["a$b$", "a$$", "_$x$", "\u{e9}$b$", "e$$"] {
-            for dialect in [Dialect::Postgres, Dialect::Sqlite] {
+            for dialect in [SqlDialect::Postgres, SqlDialect::Sqlite] {
                 let source = format!("SELECT {name} FROM {name} WHERE x = {{s.username}}");
                 let replaced = format!("SELECT {name} FROM {name} WHERE x = $1");
                 assert_replaced(dialect, &source, &replaced);
@@ -599,27 +606,31 @@ mod tests {
         }
         // After a quote another one may begin.
         let source = "SELECT $a$ ' $a$$b$ ' $b$, {s.username}";
-        assert_replaced(Dialect::Postgres, source, "SELECT $a$ ' $a$$b$ ' $b$, $1");
+        assert_replaced(
+            SqlDialect::Postgres,
+            source,
+            "SELECT $a$ ' $a$$b$ ' $b$, $1",
+        );
         // A name that ends in "e" makes no escapes of what follows.
         let source = "SELECT date'\\', {s.username}";
-        assert_replaced(Dialect::Postgres, source, "SELECT date'\\', $1");
+        assert_replaced(SqlDialect::Postgres, source, "SELECT date'\\', $1");
     }
 
     #[test]
     fn each_database_has_quotes_of_its_own() {
         assert_replaced(
-            Dialect::Sqlite,
+            SqlDialect::Sqlite,
             "SELECT [it's], `it's`, $a, e'\\', {s.username}",
             "SELECT [it's], `it's`, $a, e'\\', $1",
         );
         assert_replaced(
-            Dialect::Postgres,
+            SqlDialect::Postgres,
             "SELECT a[1], '[', b ` 1 -- '\r, {s.username}",
             "SELECT a[1], '[', b ` 1 -- '\r, $1",
         );
         assert_eq!(
-            parse_for(Dialect::Sqlite, "SELECT [{s.username}]"),
-            Err(ScriptError::Quoted(Parameter::System("username")))
+            parse_for(SqlDialect::Sqlite, "SELECT [{s.username}]"),
+            Err(ScriptError::Quoted(ScriptParameter::System("username")))
         );
     }
 
@@ -634,7 +645,7 @@ mod tests {
             let error = parse(source).unwrap_err();
             assert_eq!(
                 error,
-                ScriptError::Quoted(Parameter::System("username")),
+                ScriptError::Quoted(ScriptParameter::System("username")),
                 "{source}"
             );
             assert!(
@@ -652,7 +663,7 @@ mod tests {
         let error = parse("SELECT {s.user}").unwrap_err();
         assert_eq!(
             error,
-            ScriptError::UnknownParameter("s.user".into(), Purpose::Sync)
+            ScriptError::UnknownParameter("s.user".into(), ScriptPurpose::Sync)
         );
         assert!(error.hint().contains("{s.username}"));
         assert!(parse("SELECT {username}").is_err());
@@ -661,7 +672,7 @@ mod tests {
     #[test]
     fn a_call_names_arguments_and_nothing_that_only_syncs_have() {
         let call = |source| {
-            Script::parse_for(Purpose::Call, source, Dialect::Postgres, |it| {
+            Script::parse_for(ScriptPurpose::Call, source, SqlDialect::Postgres, |it| {
                 format!("${it}")
             })
         };
@@ -683,21 +694,24 @@ mod tests {
 
     #[test]
     fn statements_are_separated_by_semicolons_that_are_not_quoted() {
-        let found = statements(" A ';' ; -- none; \n; B /* ; */ (\";\") ", Dialect::Sqlite);
+        let found = statements(
+            " A ';' ; -- none; \n; B /* ; */ (\";\") ",
+            SqlDialect::Sqlite,
+        );
         assert_eq!(found.unwrap(), ["A ';'", "B /* ; */ (\";\")"]);
-        assert_eq!(statements("--x", Dialect::Sqlite), Ok(vec![]));
+        assert_eq!(statements("--x", SqlDialect::Sqlite), Ok(vec![]));
         for (statement, word) in [
             (" /* a */ -- b\n select 1", "SELECT"),
             ("((Values (1)))", "VALUES"),
             ("'x'", ""),
             ("", ""),
         ] {
-            assert_eq!(first_word(statement, Dialect::Postgres), word);
+            assert_eq!(first_word(statement, SqlDialect::Postgres), word);
         }
     }
 
     fn script_of(source: &str) -> Script {
-        let parsed = Script::parse_for(Purpose::Script, source, Dialect::Postgres, |it| {
+        let parsed = Script::parse_for(ScriptPurpose::Script, source, SqlDialect::Postgres, |it| {
             format!("${it}")
         });
         parsed.unwrap()
@@ -723,7 +737,7 @@ mod tests {
             assert_eq!(script_of(source).sql, sql);
         }
         let marks = script_of("VALUES (?, ?)").parameters;
-        assert_eq!(marks, [Parameter::Mark(0), Parameter::Mark(1)]);
+        assert_eq!(marks, [ScriptParameter::Mark(0), ScriptParameter::Mark(1)]);
         assert_eq!(parse("SELECT ?").unwrap().sql, "SELECT ?");
     }
 
@@ -747,7 +761,7 @@ mod tests {
             );
         }
         for source in ["[a", "`a", "'a"] {
-            let error = parse_for(Dialect::Sqlite, source).unwrap_err();
+            let error = parse_for(SqlDialect::Sqlite, source).unwrap_err();
             assert!(matches!(error, ScriptError::Unterminated(_, 0)), "{source}");
         }
     }

@@ -4,22 +4,24 @@ use std::collections::HashMap;
 
 use tidewater_protocol::RemoteId;
 
-use super::connection::{Answer, Connection, Own, Row, each, own, own_row};
-use super::database::Tracking;
+use super::connection::{
+    DatabaseConnection, ResultRow, StatementResult, SystemStatement, each, system_row, system_sql,
+};
+use super::database::ChangeTracking;
 use super::records::{find_remote, find_user, found_remote, found_user};
 use super::watermark::Watermark;
 use crate::error::CentreError;
 use crate::records::{
-    AskedSession, AskedSubscription, FormerRecord, History, RemoteRecord, SessionState, ShutOut,
-    SubscriptionRecord,
+    FormerRecord, HistoryCheck, RemoteRecord, SessionRequest, SessionState, ShutOutReason,
+    SubscriptionRecord, SubscriptionRequest,
 };
 
 type Result<T> = std::result::Result<T, CentreError>;
 
 /// See [`crate::Worker::session_states`]: one flight.
-pub(super) async fn states<T: Tracking>(
-    connection: &mut impl Connection,
-    asked: &[AskedSession],
+pub(super) async fn states<T: ChangeTracking>(
+    connection: &mut impl DatabaseConnection,
+    asked: &[SessionRequest],
 ) -> Result<Vec<SessionState>> {
     let mut statements = Vec::new();
     let mut counts = Vec::with_capacity(asked.len());
@@ -41,10 +43,10 @@ pub(super) async fn states<T: Tracking>(
         }
         counts.push(statements.len() - before);
     }
-    statements.push(own!("SELECT centre, deployment FROM tidewater.meta"));
+    statements.push(system_sql!("SELECT centre, deployment FROM tidewater.meta"));
     let answers = connection.gather("opening sessions", statements).await?;
     let mut answers = answers.into_iter();
-    let of_sessions: Vec<Vec<Answer>> = counts
+    let of_sessions: Vec<Vec<StatementResult>> = counts
         .into_iter()
         .map(|count| answers.by_ref().take(count).collect())
         .collect();
@@ -59,7 +61,10 @@ pub(super) async fn states<T: Tracking>(
 }
 
 /// The state of one session, from the answers to what was asked for it.
-fn state<T: Tracking>(session: &AskedSession, answers: Vec<Answer>) -> Result<SessionState> {
+fn state<T: ChangeTracking>(
+    session: &SessionRequest,
+    answers: Vec<StatementResult>,
+) -> Result<SessionState> {
     let mut answers = answers.into_iter();
     let mut next = || answers.next().unwrap_or_default();
     let mut state = SessionState {
@@ -86,7 +91,7 @@ fn state<T: Tracking>(session: &AskedSession, answers: Vec<Answer>) -> Result<Se
         }
         state.formers.push(formers);
         let asked = ask_history::<T>(subscription).len();
-        let history: Vec<Answer> = (0..asked).map(|_| next()).collect();
+        let history: Vec<StatementResult> = (0..asked).map(|_| next()).collect();
         let presented = subscription.watermark.is_some();
         let history = presented.then(|| judge_history::<T>(&history));
         state.histories.push(history.transpose()?);
@@ -95,7 +100,7 @@ fn state<T: Tracking>(session: &AskedSession, answers: Vec<Answer>) -> Result<Se
 }
 
 /// What tells whether the watermark of a subscription belongs to the database's history.
-fn ask_history<T: Tracking>(subscription: &AskedSubscription) -> Vec<Own> {
+fn ask_history<T: ChangeTracking>(subscription: &SubscriptionRequest) -> Vec<SystemStatement> {
     let watermark = subscription.watermark.as_deref().and_then(Watermark::read);
     let Some(watermark) = watermark else {
         return Vec::new();
@@ -104,21 +109,21 @@ fn ask_history<T: Tracking>(subscription: &AskedSubscription) -> Vec<Own> {
     // reading all of them.
     let mark = "SELECT v.n FROM {rows BLOB}
                 WHERE (SELECT id FROM tidewater.mark WHERE id = v.c1) IS NOT NULL";
-    let mut asked = vec![each(mark, vec![own_row![watermark.mark]])];
+    let mut asked = vec![each(mark, vec![system_row![watermark.mark]])];
     asked.extend(T::ask_pruned(&watermark.position));
     asked
 }
 
-fn judge_history<T: Tracking>(answers: &[Answer]) -> Result<History> {
+fn judge_history<T: ChangeTracking>(answers: &[StatementResult]) -> Result<HistoryCheck> {
     Ok(match answers.split_first() {
-        Some((_, logs)) if T::is_pruned(logs)? => History::Pruned,
-        Some((mark, _)) if !mark.rows.is_empty() => History::Known,
-        _ => History::Unknown,
+        Some((_, logs)) if T::is_pruned(logs)? => HistoryCheck::Pruned,
+        Some((mark, _)) if !mark.rows.is_empty() => HistoryCheck::Known,
+        _ => HistoryCheck::Unknown,
     })
 }
 
 /// The centre's name, and the number of the last deployment.
-fn centre(answer: &Answer) -> Result<(String, i64)> {
+fn centre(answer: &StatementResult) -> Result<(String, i64)> {
     let row = answer.rows.first();
     let row = row.ok_or_else(|| CentreError::NotDeployed {
         message: "the server's table meta is empty".into(),
@@ -126,31 +131,31 @@ fn centre(answer: &Answer) -> Result<(String, i64)> {
     Ok((row.get(0)?, row.get(1)?))
 }
 
-fn was_removed(id: RemoteId) -> Own {
+fn was_removed(id: RemoteId) -> SystemStatement {
     let select = "SELECT v.n FROM {rows BLOB} JOIN tidewater.removed_remote ON id = v.c1";
-    each(select, vec![own_row![id]])
+    each(select, vec![system_row![id]])
 }
 
-fn last_upload(id: RemoteId, publication: &str) -> Own {
+fn last_upload(id: RemoteId, publication: &str) -> SystemStatement {
     each(
         "SELECT v.n, sequence, upload_id FROM {rows BLOB TEXT}
          JOIN tidewater.subscription ON remote_id = v.c1 AND publication = v.c2",
-        vec![own_row![id, publication]],
+        vec![system_row![id, publication]],
     )
 }
 
 /// The same if the remote is of this user.
-fn last_upload_of(user: &str, id: RemoteId, publication: &str) -> Own {
+fn last_upload_of(user: &str, id: RemoteId, publication: &str) -> SystemStatement {
     each(
         "SELECT v.n, sequence, upload_id FROM {rows BLOB TEXT TEXT}
          JOIN tidewater.subscription ON remote_id = v.c1 AND publication = v.c2
          JOIN tidewater.remote ON id = v.c1 AND user_name = v.c3",
-        vec![own_row![id, publication, user]],
+        vec![system_row![id, publication, user]],
     )
 }
 
-fn found_subscription(answer: &Answer) -> Result<Option<SubscriptionRecord>> {
-    let read = |row: &Row| {
+fn found_subscription(answer: &StatementResult) -> Result<Option<SubscriptionRecord>> {
+    let read = |row: &ResultRow| {
         Ok(SubscriptionRecord {
             sequence: row.get(0)?,
             upload_id: row.get(1)?,
@@ -161,29 +166,32 @@ fn found_subscription(answer: &Answer) -> Result<Option<SubscriptionRecord>> {
 
 /// See [`crate::Worker::shut_out`].
 pub(super) async fn shut_out(
-    connection: &mut impl Connection,
+    connection: &mut impl DatabaseConnection,
     remotes: &[RemoteId],
-) -> Result<Vec<(RemoteId, ShutOut)>> {
+) -> Result<Vec<(RemoteId, ShutOutReason)>> {
     let standing = each(
         "SELECT r.id, r.revoked, u.disabled FROM {rows BLOB}
          JOIN tidewater.remote r ON r.id = v.c1
          LEFT JOIN tidewater.user_account u ON u.name = r.user_name",
-        remotes.iter().map(|id| own_row![id]).collect(),
+        remotes.iter().map(|id| system_row![id]).collect(),
     );
     let what = "looking for remotes that are shut out";
     let answer = connection.run_one(what, standing).await?;
-    let mut found: HashMap<RemoteId, Option<ShutOut>> = HashMap::new();
+    let mut found: HashMap<RemoteId, Option<ShutOutReason>> = HashMap::new();
     for row in &answer.rows {
         let reason = match (row.get(1)?, row.get(2)?) {
             (false, Some(false)) => None,
-            (true, _) => Some(ShutOut::RemoteRevoked),
-            (false, Some(true)) => Some(ShutOut::UserDisabled),
-            (false, None) => Some(ShutOut::Removed),
+            (true, _) => Some(ShutOutReason::RemoteRevoked),
+            (false, Some(true)) => Some(ShutOutReason::UserDisabled),
+            (false, None) => Some(ShutOutReason::Removed),
         };
         found.insert(row.get(0)?, reason);
     }
     let shut_out = remotes.iter().filter_map(|id| {
-        let reason = found.get(id).copied().unwrap_or(Some(ShutOut::Removed));
+        let reason = found
+            .get(id)
+            .copied()
+            .unwrap_or(Some(ShutOutReason::Removed));
         Some((*id, reason?))
     });
     Ok(shut_out.collect())
@@ -191,10 +199,10 @@ pub(super) async fn shut_out(
 
 /// Registers a remote, or a new credential of a known one.
 pub(super) async fn save_remote(
-    connection: &mut impl Connection,
+    connection: &mut impl DatabaseConnection,
     remote: &RemoteRecord,
 ) -> Result<()> {
-    let save = own!(
+    let save = system_sql!(
         "INSERT INTO tidewater.remote (id, user_name, revoked, credential_hash,
          previous_credential_hash, rotated_ms, created_ms, last_sync_ms, device_name)
          VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)
@@ -217,25 +225,25 @@ pub(super) async fn save_remote(
 
 /// See [`crate::centre::Worker::name_device`].
 pub(super) async fn name_device(
-    connection: &mut impl Connection,
+    connection: &mut impl DatabaseConnection,
     id: RemoteId,
     name: &str,
 ) -> Result<()> {
     let sql = "UPDATE tidewater.remote SET device_name = ?2 WHERE id = ?1";
-    let rename = own!(sql, id, name);
+    let rename = system_sql!(sql, id, name);
     connection.run_one("naming a device", rename).await?;
     Ok(())
 }
 
 /// See [`crate::centre::Worker::forget_previous_credential`].
 pub(super) async fn forget_previous_credential(
-    connection: &mut impl Connection,
+    connection: &mut impl DatabaseConnection,
     id: RemoteId,
     previous: Vec<u8>,
 ) -> Result<()> {
     let sql = "UPDATE tidewater.remote SET previous_credential_hash = ?2
                WHERE id = ?1 AND previous_credential_hash = ?3";
-    let forget = own!(sql, id, Vec::new(), previous);
+    let forget = system_sql!(sql, id, Vec::new(), previous);
     connection
         .run_one("forgetting a credential", forget)
         .await?;
@@ -244,11 +252,11 @@ pub(super) async fn forget_previous_credential(
 
 /// The result of the last upload of a subscription, as it is stored.
 pub(super) async fn stored_result(
-    connection: &mut impl Connection,
+    connection: &mut impl DatabaseConnection,
     remote_id: RemoteId,
     publication: &str,
 ) -> Result<Option<Vec<u8>>> {
-    let select = own!(
+    let select = system_sql!(
         "SELECT result FROM tidewater.subscription WHERE remote_id = ?1 AND publication = ?2",
         remote_id,
         publication,

@@ -4,8 +4,8 @@
 //! `TEXT` (compared byte by byte), `BLOB` and `SERIAL`, a primary key whose numbers the database
 //! gives. An adapter adds the tables of its change logs.
 
-use super::connection::{Connection, own};
-use super::database::Tracking;
+use super::connection::{DatabaseConnection, system_sql};
+use super::database::ChangeTracking;
 use crate::error::CentreError;
 
 /// The format version that this code reads and writes.
@@ -262,7 +262,7 @@ CREATE TABLE tidewater.incident (
 ";
 
 /// The server's own tables, by their neutral names: each `CREATE TABLE` begins a line.
-pub fn own_tables<T: Tracking>() -> Vec<&'static str> {
+pub fn own_tables<T: ChangeTracking>() -> Vec<&'static str> {
     let lines = STATE.lines().chain(T::LOGS.lines());
     let made = lines.filter_map(|line| line.strip_prefix("CREATE TABLE "));
     made.filter_map(|table| table.split_whitespace().next())
@@ -273,11 +273,11 @@ pub fn own_tables<T: Tracking>() -> Vec<&'static str> {
 ///
 /// # Errors
 /// Some are missing, though others are there; or a newer program has been here.
-pub async fn check<T: Tracking>(connection: &mut T::Connection) -> Result<bool, CentreError> {
+pub async fn check<T: ChangeTracking>(connection: &mut T::Connection) -> Result<bool, CentreError> {
     let wanted = own_tables::<T>();
     let found = T::found_tables(connection, &wanted).await?;
     if found.contains(&META) {
-        let version = own!("SELECT format_version FROM tidewater.meta");
+        let version = system_sql!("SELECT format_version FROM tidewater.meta");
         let answer = connection.run_one("reading the state's version", version);
         let version = answer.await?.rows.first().map(|row| row.get::<i64>(0));
         let version = version.transpose()?;

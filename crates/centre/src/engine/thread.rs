@@ -12,10 +12,10 @@ use tokio::sync::{Semaphore, oneshot};
 use tidewater_protocol::message::TableBegin;
 
 use crate::download::{
-    DownloadOutcome, DownloadSink, DownloadStart, Downloaded, Downloading, ToldSettled,
+    DownloadOutcome, DownloadSink, DownloadStart, Downloaded, RunningDownloads, ToldSettled,
 };
 use crate::error::CentreError;
-use crate::follow::Holding;
+use crate::follow::RemoteHolding;
 
 type Result<T> = std::result::Result<T, CentreError>;
 
@@ -52,7 +52,7 @@ impl Jobs {
 }
 
 /// What a thread owns.
-pub trait Owned: Send + 'static {
+pub trait ThreadOwner: Send + 'static {
     /// What its jobs run on.
     type Connection;
 
@@ -71,7 +71,7 @@ pub enum ConnectionThread<C> {
     Task(UnboundedSender<Job<C>>),
 }
 
-impl<C: Owned> ConnectionThread<C> {
+impl<C: ThreadOwner> ConnectionThread<C> {
     /// Starts the thread of a connection.
     pub fn start(mut connection: C, jobs: &Jobs) -> Result<ConnectionThread<C>> {
         if let Jobs::Tasks(delay) = jobs {
@@ -102,8 +102,8 @@ impl<C: Owned> ConnectionThread<C> {
     /// Runs a job that reads downloads, and passes them on to their sinks.
     pub async fn download(
         &self,
-        downloads: Vec<Downloading<'_>>,
-        read: impl FnOnce(&mut C::Connection, &mut [Downloading<'_>]) -> Result<Downloaded>
+        downloads: Vec<RunningDownloads<'_>>,
+        read: impl FnOnce(&mut C::Connection, &mut [RunningDownloads<'_>]) -> Result<Downloaded>
         + Send
         + 'static,
     ) -> Result<Downloaded> {
@@ -115,7 +115,7 @@ impl<C: Owned> ConnectionThread<C> {
         let (events, mut arriving) = tokio::sync::mpsc::channel(ahead);
         let (result, wait) = oneshot::channel();
         let (mut jobs, mut sinks) = (Vec::new(), Vec::new());
-        for (number, Downloading { job, sink }) in downloads.into_iter().enumerate() {
+        for (number, RunningDownloads { job, sink }) in downloads.into_iter().enumerate() {
             let is_gone = Arc::new(AtomicBool::new(false));
             let away = AwaySink {
                 number,
@@ -129,7 +129,7 @@ impl<C: Owned> ConnectionThread<C> {
         // The channel ends with the job.
         drop(events);
         let work = move |connection: &mut C::Connection| {
-            let downloads = jobs.iter_mut().map(|(job, sink)| Downloading {
+            let downloads = jobs.iter_mut().map(|(job, sink)| RunningDownloads {
                 job: job.clone(),
                 sink,
             });
@@ -142,29 +142,29 @@ impl<C: Owned> ConnectionThread<C> {
                 continue;
             }
             let taken = match event {
-                Event::Begin(index, start) => {
+                SinkEvent::Begin(index, start) => {
                     sink.begin(index, start);
                     Ok(())
                 }
-                Event::Settled(told) => {
+                SinkEvent::Settled(told) => {
                     sink.settled(told);
                     Ok(())
                 }
-                Event::Table(begin) => {
+                SinkEvent::Table(begin) => {
                     sink.table(begin);
                     Ok(())
                 }
-                Event::Rows(rows) => sink.rows(rows),
-                Event::Mark(mark, rows) => {
+                SinkEvent::Rows(rows) => sink.rows(rows),
+                SinkEvent::Mark(mark, rows) => {
                     sink.mark(mark, rows);
                     Ok(())
                 }
-                Event::Comparing => sink.comparing(),
-                Event::Holds(index, holding) => {
+                SinkEvent::Comparing => sink.comparing(),
+                SinkEvent::Holds(index, holding) => {
                     sink.holds(index, holding);
                     Ok(())
                 }
-                Event::End(index, outcome) => {
+                SinkEvent::End(index, outcome) => {
                     sink.end(index, outcome);
                     Ok(())
                 }
@@ -240,27 +240,27 @@ pub fn at_once<T>(future: impl Future<Output = Result<T>>) -> Result<T> {
 }
 
 /// A step of a download, for a sink on another thread.
-enum Event {
+enum SinkEvent {
     Begin(usize, DownloadStart),
     Settled(ToldSettled),
     Table(TableBegin),
     Rows(Vec<u8>),
     Mark(Vec<u8>, u64),
     Comparing,
-    Holds(usize, Holding),
+    Holds(usize, RemoteHolding),
     End(usize, DownloadOutcome),
 }
 
 /// Passes a download on to the sink. If that is gone, the next rows tell.
 struct AwaySink {
     number: usize,
-    events: tokio::sync::mpsc::Sender<(usize, Event)>,
+    events: tokio::sync::mpsc::Sender<(usize, SinkEvent)>,
     may_block: bool,
     is_gone: Arc<AtomicBool>,
 }
 
 impl AwaySink {
-    fn send(&self, event: Event) -> Result<()> {
+    fn send(&self, event: SinkEvent) -> Result<()> {
         if self.is_gone.load(Ordering::Relaxed) {
             return Err(CentreError::Cancelled);
         }
@@ -275,34 +275,34 @@ impl AwaySink {
 
 impl DownloadSink for AwaySink {
     fn begin(&mut self, index: usize, start: DownloadStart) {
-        let _ = self.send(Event::Begin(index, start));
+        let _ = self.send(SinkEvent::Begin(index, start));
     }
 
     fn settled(&mut self, told: ToldSettled) {
-        let _ = self.send(Event::Settled(told));
+        let _ = self.send(SinkEvent::Settled(told));
     }
 
     fn table(&mut self, begin: TableBegin) {
-        let _ = self.send(Event::Table(begin));
+        let _ = self.send(SinkEvent::Table(begin));
     }
 
     fn rows(&mut self, rows: Vec<u8>) -> Result<()> {
-        self.send(Event::Rows(rows))
+        self.send(SinkEvent::Rows(rows))
     }
 
     fn mark(&mut self, mark: Vec<u8>, rows: u64) {
-        let _ = self.send(Event::Mark(mark, rows));
+        let _ = self.send(SinkEvent::Mark(mark, rows));
     }
 
     fn comparing(&mut self) -> Result<()> {
-        self.send(Event::Comparing)
+        self.send(SinkEvent::Comparing)
     }
 
-    fn holds(&mut self, index: usize, holding: Holding) {
-        let _ = self.send(Event::Holds(index, holding));
+    fn holds(&mut self, index: usize, holding: RemoteHolding) {
+        let _ = self.send(SinkEvent::Holds(index, holding));
     }
 
     fn end(&mut self, index: usize, outcome: DownloadOutcome) {
-        let _ = self.send(Event::End(index, outcome));
+        let _ = self.send(SinkEvent::End(index, outcome));
     }
 }

@@ -1,44 +1,75 @@
 //! Uploads: the number that one takes, the scope by which it is judged, its rows, its result, and
 //! what people are told of it.
 //!
-//! Here is what an upload has beside its rows: an adapter sends [`take`] beside whatever else it
-//! asks before the first row and reads the answers by [`taken`]; an [`Admission`] is made of that and
-//! of the scope as it is now. Rows are the affair of the modules below, which begin at
-//! [`apply()`].
+//! This module has what an upload has beside its rows. The adapter sends the statements of [`take`]
+//! beside whatever else it asks before the first row, and reads the answers by [`taken`]. An
+//! [`Admission`] is made of these and of the scope as it is now.
+//!
+//! The modules below write the rows. In the order in which they run:
+//!
+//! 1. [`batching`] applies uploads of several remotes by the same statements; an upload with a row
+//!    that meets anything is set apart and goes through the steps below by itself.
+//! 2. [`column_map`] matches the columns that the remote announces with those of the publication.
+//! 3. [`incoming_rows`] finds the rows of a table in the chunks of the upload.
+//! 4. [`handler_decisions`] replaces rows, and decides rows, as handlers have said.
+//! 5. [`key_cascades`] knows what the upload itself does to rows by foreign keys that act;
+//!    [`foreign_keys`] has the values by which rows refer to each other.
+//! 6. [`sent_before`] finds the changes that the centre may have already.
+//! 7. [`given_rows`] reads which rows of the centre a script shows to the remote.
+//! 8. [`settled_refusals`] reads which parents were refused in earlier uploads.
+//! 9. [`apply`](mod@apply) makes the order of operations, and begins again when a later step says so.
+//! 10. [`unpublished_rows`] refuses the rows for which the publication has nothing any more.
+//! 11. [`scripted`] runs the upload scripts of a table in place of the steps 12 and 13.
+//! 12. [`settle`](mod@settle) writes the rows of one operation and decides conflicts;
+//!     [`resolver_output`] writes what a resolver makes of a conflict, [`row_writers`] tells it who
+//!     has written the centre's row.
+//! 13. [`retry`] tries failed rows again; [`key_cycles`] finds those that need each other.
+//! 14. [`orphans`] names the parents that a refused row misses.
+//! 15. [`dependent_refusals`] decides the rows that cannot take effect because others did not.
+//! 16. [`authorization`] judges rows as they are in the end by the scope of the end.
+//! 17. [`computed_values`] reads what the centre has made of the rows.
+//! 18. [`outcomes`] collects what became of each row; [`result`] packs that for the remote, and
+//!     [`row_json`] writes it for people.
+//! 19. [`settled_refusals`] closes the refusals that the upload has settled.
+//! 20. [`echo_filter`] notes the rows that the download of the same sync leaves out.
+//!
+//! [`operator_choice`] (a version of a conflict) and [`replay`] (a refused row) send what an operator
+//! has chosen through the steps 9 to 18, by [`operator_change`]. The adapter implements
+//! [`upload_writer`].
 
 mod apply;
-mod chosen;
-mod circles;
-pub mod columns;
-mod decided;
-mod families;
-mod given;
-pub mod incoming;
-mod made;
-mod operator;
+mod authorization;
+mod batching;
+pub mod column_map;
+mod computed_values;
+mod dependent_refusals;
+mod echo_filter;
+mod foreign_keys;
+mod given_rows;
+mod handler_decisions;
+pub mod incoming_rows;
+mod key_cascades;
+mod key_cycles;
+mod operator_change;
+mod operator_choice;
 pub mod orphans;
 mod outcomes;
-mod own;
-mod replayed;
-mod resolved;
+mod replay;
+mod resolver_output;
 mod result;
 mod retry;
 pub(crate) mod row_json;
 mod row_writers;
-pub mod rows;
-mod scoped;
 mod scripted;
 mod sent_before;
 mod settle;
-mod settled;
-mod shared;
-mod ties;
-mod unpublished;
-mod verdicts;
+mod settled_refusals;
+mod unpublished_rows;
+pub mod upload_writer;
 
 pub use apply::apply;
-pub use chosen::settle;
-pub use replayed::settle as settle_refused;
+pub use operator_choice::settle;
+pub use replay::settle as settle_refused;
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -47,10 +78,12 @@ use prost::Message;
 
 use tidewater_protocol::{Code, Op, RemoteId, UploadId, Value};
 
-use super::connection::{Answer, Connection, Own, each, own, own_row};
+use super::connection::{
+    DatabaseConnection, StatementResult, SystemStatement, each, system_row, system_sql,
+};
 use super::exact::Membership;
-use super::publication::{Publication, Rule};
-use super::scope::Difference;
+use super::publication::{Publication, RowRule};
+use super::scope::RuleDifference;
 use crate::error::CentreError;
 use crate::records::ConflictOutcome;
 use crate::scope::{Checkpoint, Scope};
@@ -66,12 +99,12 @@ const RECORDS_AT_ONCE: usize = 500;
 const BYTES_AT_ONCE: usize = 4 << 20;
 
 /// Takes the numbers of uploads; [`taken`] reads the answers. Whoever comes second finds his used.
-pub fn take(uploads: &[&SyncUpload]) -> [Own; 2] {
+pub fn take(uploads: &[&SyncUpload]) -> [SystemStatement; 2] {
     let subscriptions = uploads.iter();
     let subscriptions =
-        subscriptions.map(|upload| own_row![upload.context.remote_id, upload.publication]);
+        subscriptions.map(|upload| system_row![upload.context.remote_id, upload.publication]);
     let numbers = uploads.iter().map(|upload| {
-        own_row![
+        system_row![
             upload.context.remote_id,
             upload.publication,
             upload.sequence,
@@ -117,7 +150,7 @@ impl Serials {
 
 /// What the subscriptions say, in the order of the uploads; `None` if the number does not follow,
 /// see [`last`].
-pub fn taken(answers: &[Answer], uploads: &[&SyncUpload]) -> Result<Vec<Option<Serials>>> {
+pub fn taken(answers: &[StatementResult], uploads: &[&SyncUpload]) -> Result<Vec<Option<Serials>>> {
     let mut taken = HashMap::new();
     for row in answers.last().iter().flat_map(|taken| &taken.rows) {
         let id: (UploadId, RemoteId) = (row.get(0)?, row.get(1)?);
@@ -135,8 +168,11 @@ pub fn taken(answers: &[Answer], uploads: &[&SyncUpload]) -> Result<Vec<Option<S
 }
 
 /// What becomes of an upload whose number does not follow.
-pub async fn last(connection: &mut impl Connection, upload: &SyncUpload) -> Result<UploadOutcome> {
-    let select = own!(
+pub async fn last(
+    connection: &mut impl DatabaseConnection,
+    upload: &SyncUpload,
+) -> Result<UploadOutcome> {
+    let select = system_sql!(
         "SELECT sequence, upload_id, result FROM tidewater.subscription
          WHERE remote_id = ?1 AND publication = ?2",
         upload.context.remote_id,
@@ -162,17 +198,17 @@ pub async fn last(connection: &mut impl Connection, upload: &SyncUpload) -> Resu
 /// Notes that an upload has come back which a restored centre has forgotten; false if another copy
 /// of the remote's file was faster: then none of its rows counts.
 pub async fn note_given_back(
-    connection: &mut impl Connection,
+    connection: &mut impl DatabaseConnection,
     upload: &SyncUpload,
 ) -> Result<bool> {
     let statements = [
-        own!(
+        system_sql!(
             "UPDATE tidewater.subscription SET given_back_serial = scope_serial
              WHERE remote_id = ?1 AND publication = ?2",
             upload.context.remote_id,
             upload.publication,
         ),
-        own!(
+        system_sql!(
             "INSERT INTO tidewater.given_back (upload_id, at_ms) VALUES (?1, ?2)
              ON CONFLICT DO NOTHING",
             upload.upload_id,
@@ -196,7 +232,7 @@ pub struct Admission {
     /// Whether no scope counts.
     is_operators: bool,
     /// What scripts that say who gets which rows give of those that the upload meets.
-    given: given::GivenRows,
+    given: given_rows::GivenRows,
 }
 
 impl Admission {
@@ -208,7 +244,7 @@ impl Admission {
             gained: Vec::new(),
             held: None,
             is_operators: true,
-            given: given::GivenRows::default(),
+            given: given_rows::GivenRows::default(),
         }
     }
 
@@ -216,10 +252,10 @@ impl Admission {
     /// presents says it held, if that still counts. `differences` says how these differ by rule,
     /// where it is known what was held.
     pub fn new(
-        rules: &[Rule],
+        rules: &[RowRule],
         checkpoint: Option<&Checkpoint>,
         serials: &Serials,
-        differences: Vec<Option<Difference>>,
+        differences: Vec<Option<RuleDifference>>,
         mut scope: Scope,
     ) -> Admission {
         let (mut gained, mut lost) = (Vec::new(), Vec::new());
@@ -240,7 +276,7 @@ impl Admission {
             gained,
             held: checkpoint.map(|checkpoint| checkpoint.serial),
             is_operators: false,
-            given: given::GivenRows::default(),
+            given: given_rows::GivenRows::default(),
         }
     }
 
@@ -274,7 +310,7 @@ impl Admission {
     fn complete(&self, upload: &SyncUpload, result: &mut UploadResult) -> Vec<Value> {
         result.gained.clone_from(&self.gained);
         result.held = self.held;
-        own_row![
+        system_row![
             upload.context.remote_id,
             upload.publication,
             result.encode_to_vec(),
@@ -285,7 +321,7 @@ impl Admission {
 }
 
 /// Keeps results with their subscriptions.
-fn store(completed: Vec<Vec<Value>>) -> Own {
+fn store(completed: Vec<Vec<Value>>) -> SystemStatement {
     each(
         "UPDATE tidewater.subscription SET result = v.c3, graced_serial = v.c4, uploaded_ms = v.c5
          FROM {rows BLOB TEXT BLOB INTEGER INTEGER} WHERE remote_id = v.c1 AND publication = v.c2",
@@ -327,15 +363,15 @@ fn add_signed(
 
 /// What an upload leaves for people.
 #[derive(Default)]
-pub struct Records {
+pub struct UploadRecords {
     /// Changes that met those of others.
-    pub conflicts: Vec<Conflict>,
+    pub conflicts: Vec<UploadConflict>,
     /// Changes that were refused.
-    pub refused: Vec<Refused>,
+    pub refused: Vec<UploadRefusal>,
 }
 
 /// A change that met one of somebody else's.
-pub struct Conflict {
+pub struct UploadConflict {
     /// Its table.
     pub table: String,
     /// A JSON array.
@@ -355,7 +391,7 @@ pub struct Conflict {
 }
 
 /// A change that was refused.
-pub struct Refused {
+pub struct UploadRefusal {
     /// Its table.
     pub table: String,
     /// A JSON array.
@@ -374,16 +410,20 @@ pub struct Refused {
     pub parent: Option<(String, String)>,
 }
 
-impl Records {
+impl UploadRecords {
     /// Keeps them.
-    pub async fn store(&self, connection: &mut impl Connection, upload: &SyncUpload) -> Result<()> {
+    pub async fn store(
+        &self,
+        connection: &mut impl DatabaseConnection,
+        upload: &SyncUpload,
+    ) -> Result<()> {
         store_all(&self.conflicts, upload, connection).await?;
         store_all(&self.refused, upload, connection).await
     }
 }
 
 /// What is kept for people.
-trait Record: Sync {
+trait RecordedImage: Sync {
     /// The statement that keeps some.
     const INSERT: &'static str;
 
@@ -391,10 +431,10 @@ trait Record: Sync {
 }
 
 /// Writes records, as many at once as a statement may carry.
-async fn store_all<R: Record>(
+async fn store_all<R: RecordedImage>(
     records: &[R],
     upload: &SyncUpload,
-    connection: &mut impl Connection,
+    connection: &mut impl DatabaseConnection,
 ) -> Result<()> {
     let what = "recording conflicts and refused rows";
     let mut rest = records;
@@ -421,7 +461,7 @@ fn text_bytes(value: &Value) -> usize {
     }
 }
 
-impl Record for Conflict {
+impl RecordedImage for UploadConflict {
     const INSERT: &'static str = "INSERT INTO tidewater.conflict (at_ms, remote_id, user_name,
          publication, table_name, row_key, operation, pre_image, uploaded, winner, replaced, outcome,
          sync_notes)
@@ -429,7 +469,7 @@ impl Record for Conflict {
          TEXT TEXT TEXT TEXT TEXT TEXT TEXT TEXT TEXT} ORDER BY n";
 
     fn row(&self, upload: &SyncUpload) -> Vec<Value> {
-        own_row![
+        system_row![
             upload.context.now_ms,
             upload.context.remote_id,
             upload.context.user,
@@ -442,12 +482,12 @@ impl Record for Conflict {
             self.winner,
             self.replaced,
             self.outcome.name(),
-            operator::sync_notes(&upload.context, &upload.publication),
+            operator_change::sync_notes(&upload.context, &upload.publication),
         ]
     }
 }
 
-impl Record for Refused {
+impl RecordedImage for UploadRefusal {
     const INSERT: &'static str = "INSERT INTO tidewater.refused (at_ms, remote_id, user_name,
          publication, table_name, row_key, operation, uploaded, code, reason, sequence, pre_image,
          parent_table, parent_key, sync_notes)
@@ -455,7 +495,7 @@ impl Record for Refused {
          TEXT TEXT TEXT TEXT TEXT TEXT TEXT TEXT INTEGER TEXT TEXT TEXT TEXT} ORDER BY n";
 
     fn row(&self, upload: &SyncUpload) -> Vec<Value> {
-        own_row![
+        system_row![
             upload.context.now_ms,
             upload.context.remote_id,
             upload.context.user,
@@ -470,7 +510,7 @@ impl Record for Refused {
             self.pre_image,
             self.parent.as_ref().map(|it| text(&it.0)),
             self.parent.as_ref().map(|it| it.1.clone()),
-            operator::sync_notes(&upload.context, &upload.publication),
+            operator_change::sync_notes(&upload.context, &upload.publication),
         ]
     }
 }

@@ -3,7 +3,7 @@
 
 use prost::Message;
 
-use super::publication::Rule;
+use super::publication::RowRule;
 use crate::scope::{Checkpoint, HeldRule};
 
 /// A watermark older than this is made new even if there is nothing to send, so that it outlives
@@ -57,18 +57,18 @@ pub fn is_old(created_ms: Option<i64>, now_ms: i64) -> bool {
 }
 
 /// A checkpoint as far as it is understood.
-pub struct Presented<'c> {
+pub struct PresentedCheckpoint<'c> {
     /// Its watermark.
     pub watermark: Watermark,
     checkpoint: &'c Checkpoint,
 }
 
-impl<'c> Presented<'c> {
+impl<'c> PresentedCheckpoint<'c> {
     /// Understands a checkpoint; `None` if its watermark is none.
-    pub fn of(checkpoint: &'c Checkpoint) -> Option<Presented<'c>> {
+    pub fn from_checkpoint(checkpoint: &'c Checkpoint) -> Option<PresentedCheckpoint<'c>> {
         let watermark = Watermark::read(&checkpoint.watermark)?;
         let fits = watermark.rules.len() == checkpoint.rules.len();
-        fits.then_some(Presented {
+        fits.then_some(PresentedCheckpoint {
             watermark,
             checkpoint,
         })
@@ -86,8 +86,11 @@ impl<'c> Presented<'c> {
 }
 
 /// What a checkpoint says of each rule of a publication.
-pub fn held<'c>(rules: &[Rule], checkpoint: Option<&'c Checkpoint>) -> Vec<Option<&'c HeldRule>> {
-    let presented = checkpoint.and_then(Presented::of);
+pub fn held<'c>(
+    rules: &[RowRule],
+    checkpoint: Option<&'c Checkpoint>,
+) -> Vec<Option<&'c HeldRule>> {
+    let presented = checkpoint.and_then(PresentedCheckpoint::from_checkpoint);
     let held = rules.iter().map(|rule| presented.as_ref()?.held(rule.id));
     held.collect()
 }

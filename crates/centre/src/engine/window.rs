@@ -6,7 +6,7 @@
 use tidewater_protocol::{ColumnType, Datum, datetime};
 
 use super::scope::ScopeQuery;
-use crate::publication::{Last, Unit};
+use crate::publication::{WindowLength, WindowUnit};
 
 const HOUR_MS: i64 = 3_600_000;
 const DAY_MS: i64 = 24 * HOUR_MS;
@@ -22,7 +22,7 @@ pub struct Window {
     /// The column's type: a date, a timestamp or an integer.
     pub column_type: ColumnType,
     /// How far it reaches back.
-    pub last: Last,
+    pub last: WindowLength,
     /// The query for the highest value, if that counts.
     pub highest: Option<ScopeQuery>,
 }
@@ -31,12 +31,12 @@ impl Window {
     /// The first value that is in it; `highest` is the highest one there is.
     pub fn low(&self, now_ms: i64, highest: Option<i64>) -> i64 {
         match self.last {
-            Last::Number(width) => highest.map_or(i64::MIN, |highest| {
+            WindowLength::Number(width) => highest.map_or(i64::MIN, |highest| {
                 let step = i64::try_from((width / STEPS).max(1)).unwrap_or(i64::MAX);
                 let low = highest.saturating_sub_unsigned(width);
                 low.div_euclid(step).saturating_mul(step)
             }),
-            Last::Time(amount, unit) => {
+            WindowLength::Time(amount, unit) => {
                 let ms = begins(now_ms, i64::from(amount), unit);
                 match self.column_type {
                     ColumnType::Date => ms.div_euclid(DAY_MS),
@@ -73,17 +73,17 @@ pub fn position(value: Datum<'_>) -> Option<i64> {
 }
 
 /// So long ago, in milliseconds since 1970, as a full hour or day.
-fn begins(now_ms: i64, amount: i64, unit: Unit) -> i64 {
+fn begins(now_ms: i64, amount: i64, unit: WindowUnit) -> i64 {
     let today = now_ms.div_euclid(DAY_MS);
     let day = match unit {
-        Unit::Hours => {
+        WindowUnit::Hours => {
             let hour = now_ms.div_euclid(HOUR_MS);
             return hour.saturating_sub(amount).saturating_mul(HOUR_MS);
         }
-        Unit::Days => today - amount,
-        Unit::Weeks => today - amount * 7,
-        Unit::Months => datetime::add_months(today, -amount),
-        Unit::Years => datetime::add_months(today, -amount * 12),
+        WindowUnit::Days => today - amount,
+        WindowUnit::Weeks => today - amount * 7,
+        WindowUnit::Months => datetime::add_months(today, -amount),
+        WindowUnit::Years => datetime::add_months(today, -amount * 12),
     };
     day.saturating_mul(DAY_MS)
 }
@@ -92,7 +92,7 @@ fn begins(now_ms: i64, amount: i64, unit: Unit) -> i64 {
 mod tests {
     use super::*;
 
-    fn low(column_type: ColumnType, last: Last, highest: Option<i64>) -> i64 {
+    fn low(column_type: ColumnType, last: WindowLength, highest: Option<i64>) -> i64 {
         let window = Window {
             column: 0,
             column_type,
@@ -122,7 +122,7 @@ mod tests {
 
     #[test]
     fn a_window_of_numbers_begins_at_a_round_one() {
-        let of = |highest| low(ColumnType::Integer, Last::Number(1_000), highest);
+        let of = |highest| low(ColumnType::Integer, WindowLength::Number(1_000), highest);
         assert_eq!(of(Some(5_007)), 3_968);
         assert_eq!(of(Some(5_020)), 3_968);
         assert_eq!(of(Some(5_030)), 4_030);

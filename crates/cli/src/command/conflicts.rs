@@ -10,6 +10,7 @@ use clap::{Args, Subcommand, ValueEnum};
 use tidewater_centre::records::{ConflictFilter, ConflictOutcome};
 use tidewater_terminal::{CommandOutcome, ConfigArgs, Failure, with_exit_codes};
 
+use super::conflicts_in_centre::ExportFormat;
 use crate::command::{conflicts_in_centre, conflicts_on_device};
 
 const HELP: &str = with_exit_codes!(
@@ -220,16 +221,7 @@ struct Exporting {
     open: bool,
     /// How
     #[arg(long, default_value = "json")]
-    format: Format,
-}
-
-/// How conflicts are exported.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(super) enum Format {
-    /// A JSON object a line
-    Json,
-    /// A line each, under a line with the names of the columns
-    Csv,
+    format: ExportFormat,
 }
 
 impl Outcome {

@@ -3,18 +3,28 @@
 use std::fmt::Write;
 use std::path::Path;
 
+use clap::ValueEnum;
 use serde::Serialize;
 use serde_json::value::RawValue;
 use tidewater_centre::records::{ConflictFilter, ConflictRecord};
-use tidewater_centre::{Choice, Judgement, SettleOutcome, Version};
+use tidewater_centre::{ConflictChoice, ConflictVersion, Judgement, SettleOutcome};
 use tidewater_protocol::Code;
 use tidewater_terminal::output::{self, Table, moment, printable};
 use tidewater_terminal::{CommandOutcome, ConfigArgs, Failure, describe};
 
-use super::conflicts::Format;
-use crate::centre::{OpenCentre, now_ms};
+use crate::centre::OpenCentre;
+use crate::clock::now_ms;
 use crate::devices::{DeviceNames, OfDevice};
 use crate::kept::{ConflictLine, Embedded, embedded};
+
+/// How conflicts are exported.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(super) enum ExportFormat {
+    /// A JSON object a line
+    Json,
+    /// A line each, under a line with the names of the columns
+    Csv,
+}
 
 /// A value that is longer is cut where versions stand side by side.
 const WIDEST: usize = 40;
@@ -194,13 +204,13 @@ pub(super) fn resolve(
     json: bool,
 ) -> Result<CommandOutcome, Failure> {
     let version = match wanted.version {
-        "uploaded" => Version::Uploaded,
-        "centre" => Version::Centre,
-        "pre-image" => Version::PreImage,
-        path => Version::Given(row_of(Path::new(path))?),
+        "uploaded" => ConflictVersion::Uploaded,
+        "centre" => ConflictVersion::Centre,
+        "pre-image" => ConflictVersion::PreImage,
+        path => ConflictVersion::Given(row_of(Path::new(path))?),
     };
     let settled_as = version.name();
-    let choice = Choice {
+    let choice = ConflictChoice {
         conflict: wanted.id,
         version,
         force: wanted.force,
@@ -299,15 +309,15 @@ pub(super) fn system_user() -> String {
 pub(super) fn export(
     config: &ConfigArgs,
     filter: &ConflictFilter,
-    format: Format,
+    format: ExportFormat,
 ) -> Result<CommandOutcome, Failure> {
     let centre = OpenCentre::open(config)?;
     let (mut conflicts, names) = (centre.find_conflicts(filter)?, DeviceNames::read(&centre)?);
     // As they happened.
     conflicts.reverse();
     match format {
-        Format::Csv => output::text(&csv(&conflicts, &names)?)?,
-        Format::Json => {
+        ExportFormat::Csv => output::text(&csv(&conflicts, &names)?)?,
+        ExportFormat::Json => {
             for conflict in &conflicts {
                 let line = ConflictLine::of(conflict);
                 let line = OfDevice::new(line, &names, conflict.remote_id);

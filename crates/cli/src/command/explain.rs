@@ -9,12 +9,13 @@ use std::path::Path;
 use clap::Args;
 use serde::Serialize;
 use tidewater_centre::explain::{
-    ExplainedEntry, ExplainedPublication, ExplainedRule, Explanation, Question,
+    ExplainQuestion, ExplainedEntry, ExplainedPublication, ExplainedRule, Explanation,
 };
-use tidewater_terminal::output::{self, counted, moment, printable};
+use tidewater_terminal::output::{self, moment, printable};
 use tidewater_terminal::{CommandOutcome, ConfigArgs, Failure, with_exit_codes};
 
-use crate::centre::{OpenCentre, now_ms};
+use crate::centre::OpenCentre;
+use crate::clock::now_ms;
 use crate::command::explain_on_device;
 use crate::devices::{DeviceNames, OfDevice, find_remote};
 use crate::kept::{ConflictLine, RefusedLine};
@@ -114,7 +115,7 @@ fn in_centre(
 ) -> Result<CommandOutcome, Failure> {
     let centre = OpenCentre::open(&args.config)?;
     let remote_id = find_remote(&centre, remote)?;
-    let question = Question {
+    let question = ExplainQuestion {
         remote_id,
         table: table.to_owned(),
         key: key.to_owned(),
@@ -359,9 +360,4 @@ fn between(after_ms: Option<i64>, before_ms: Option<i64>) -> String {
         (None, Some(before)) => format!("before {}", moment(before)),
         (None, None) => "at a time that is not known".to_owned(),
     }
-}
-
-/// So many of something, for both kinds of answers.
-pub(super) fn some(count: usize, one: &str, more: &str) -> String {
-    counted(count as u64, one, more)
 }

@@ -5,10 +5,9 @@ use std::path::Path;
 
 use serde::Serialize;
 use tidewater_client::{ExplainedRow, PendingChange};
-use tidewater_terminal::output::{self, moment, printable};
+use tidewater_terminal::output::{self, counted, moment, printable};
 use tidewater_terminal::{CommandOutcome, Failure};
 
-use super::explain::some;
 use crate::kept::{Embedded, embedded};
 use crate::remote_file;
 
@@ -140,7 +139,7 @@ fn describe(found: &ExplainedRow, remote: &Path) -> String {
         say("note", "the next sync compares everything with the centre");
     }
     if found.pending.len() > 1 {
-        let changes = some(found.pending.len(), "change", "changes");
+        let changes = counted(found.pending.len() as u64, "change", "changes");
         say(
             "note",
             &format!("{changes} of it go up one after the other"),

@@ -7,7 +7,8 @@ use tidewater_server::KEY_SIGNS_AFTER_MS;
 use tidewater_terminal::output::{self, Table};
 use tidewater_terminal::{CommandOutcome, ConfigArgs, Failure, with_exit_codes};
 
-use crate::centre::{OpenCentre, now_ms};
+use crate::centre::OpenCentre;
+use crate::clock::now_ms;
 
 const HELP: &str = with_exit_codes!(
     "\

@@ -66,8 +66,13 @@ pub(crate) fn run(args: &LiveArgs) -> Result<CommandOutcome, Failure> {
     run_with(&args.sync, options, &args.provide)
 }
 
+/// Keeps a file in sync by what `tidewater sync --watch` says.
+pub(super) fn watch(args: &SyncArgs) -> Result<CommandOutcome, Failure> {
+    run_with(args, LiveOptions::default(), &[])
+}
+
 /// Keeps a file in sync, and runs commands for what it provides.
-pub(super) fn run_with(
+fn run_with(
     args: &SyncArgs,
     options: LiveOptions,
     provide: &[(String, String)],

@@ -3,12 +3,13 @@
 use std::fmt::Write;
 
 use clap::Args;
-use tidewater_centre::preview::{Preview, PreviewAsked, PreviewedTable, SchemaChange};
+use tidewater_centre::preview::{Preview, PreviewRequest, PreviewedTable, SchemaChange};
 use tidewater_terminal::output::{self, Table, counted, printable};
 use tidewater_terminal::{CommandOutcome, ConfigArgs, Failure, with_exit_codes};
 
 use super::explain::parameters;
-use crate::centre::{OpenCentre, now_ms};
+use crate::centre::OpenCentre;
+use crate::clock::now_ms;
 use crate::devices::find_remote;
 
 /// Tell what a changed configuration would mean to the remotes, before it is deployed
@@ -52,7 +53,7 @@ pub(crate) struct PreviewArgs {
 pub(crate) fn run(args: &PreviewArgs) -> Result<CommandOutcome, Failure> {
     let centre = OpenCentre::open(&args.config)?;
     let remote = args.remote.as_deref();
-    let asked = PreviewAsked {
+    let asked = PreviewRequest {
         remote_id: remote.map(|it| find_remote(&centre, it)).transpose()?,
         rows: args.rows,
         parameters: parameters(&args.parameters)?,

@@ -11,6 +11,7 @@ use serde_json::{Map, Value as Json};
 use tidewater_centre::records::RefusedFilter;
 use tidewater_terminal::{CommandOutcome, ConfigArgs, Failure, describe, with_exit_codes};
 
+use super::refused_in_centre::OperatorArgs;
 use crate::command::{refused_in_centre, refused_on_device};
 
 const HELP: &str = with_exit_codes!(
@@ -53,7 +54,7 @@ const CONFIGURATION: &str = "tidewater.toml";
 ///
 /// A refused change stays in the device's file and does not hold up others. It goes up
 /// again after you change the row, after `retry`, and by itself after your partitions
-/// or what is deployed change (unless the publication says `replay = \"no\"`). One of which only
+/// or what is deployed change (unless the publication says `replay = \"manual\"`). One of which only
 /// the values are left (its row or column left the device) does not: `restore` writes them again,
 /// or you write them where they belong.
 /// The operator can write a refused change into the centre himself (`replay`), with other values
@@ -179,7 +180,7 @@ struct Editing {
     #[arg(long, value_name = "COLUMN=VALUE")]
     set: Vec<String>,
     #[command(flatten)]
-    operator: Operator,
+    operator: OperatorArgs,
 }
 
 #[derive(Debug, Args)]
@@ -194,7 +195,7 @@ struct Replaying {
     #[arg(long)]
     all: bool,
     #[command(flatten)]
-    operator: Operator,
+    operator: OperatorArgs,
 }
 
 #[derive(Debug, Args)]
@@ -210,24 +211,7 @@ struct Discarding {
     #[arg(long, value_name = "TEXT")]
     reason: Option<String>,
     #[command(flatten)]
-    operator: Operator,
-}
-
-/// What an operator says beside what is to be done.
-#[derive(Debug, Args)]
-pub(super) struct Operator {
-    /// In the centre: who decides, for the record [default: the name of the system's user]
-    #[arg(long, value_name = "NAME")]
-    pub(super) by: Option<String>,
-    /// In the centre: also if the row was changed since, or rows that refer to it go with it
-    #[arg(long)]
-    pub(super) force: bool,
-    /// The configuration of the centre [default: tidewater.toml, if no REMOTE.db is named]
-    #[arg(short, long, value_name = "FILE")]
-    config: Option<PathBuf>,
-    /// In the centre: print one JSON object, see below
-    #[arg(long)]
-    pub(super) json: bool,
+    operator: OperatorArgs,
 }
 
 /// Whose refused rows are meant.

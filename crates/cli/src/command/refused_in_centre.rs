@@ -2,19 +2,38 @@
 
 use std::collections::{BTreeMap, HashSet};
 use std::fmt::Write;
+use std::path::PathBuf;
 
+use clap::Args;
 use serde::Serialize;
 use tidewater_centre::records::{RefusalEnd, RefusedFilter, RefusedRecord};
-use tidewater_centre::{AddedSum, Judgement, RefusedAction, RefusedChoice, SettleOutcome};
+use tidewater_centre::{AddedSum, Judgement, RefusedChoice, RefusedRowAction, SettleOutcome};
 use tidewater_protocol::Code;
 use tidewater_terminal::output::{self, moment, printable};
 use tidewater_terminal::{CommandOutcome, ConfigArgs, Failure};
 
 use super::conflicts_in_centre::system_user;
-use super::refused::Operator;
-use crate::centre::{OpenCentre, now_ms};
+use crate::centre::OpenCentre;
+use crate::clock::now_ms;
 use crate::devices::{DeviceNames, OfDevice};
 use crate::kept::{Embedded, RefusedLine, embedded};
+
+/// What an operator says beside what is to be done.
+#[derive(Debug, Args)]
+pub(super) struct OperatorArgs {
+    /// In the centre: who decides, for the record [default: the name of the system's user]
+    #[arg(long, value_name = "NAME")]
+    pub(super) by: Option<String>,
+    /// In the centre: also if the row was changed since, or rows that refer to it go with it
+    #[arg(long)]
+    pub(super) force: bool,
+    /// The configuration of the centre [default: tidewater.toml, if no REMOTE.db is named]
+    #[arg(short, long, value_name = "FILE")]
+    pub(super) config: Option<PathBuf>,
+    /// In the centre: print one JSON object, see below
+    #[arg(long)]
+    pub(super) json: bool,
+}
 
 /// Which refused rows are meant.
 pub(super) enum Which<'a> {
@@ -169,11 +188,11 @@ fn how(end: &RefusalEnd) -> String {
 pub(super) fn replay(
     config: &ConfigArgs,
     which: &Which<'_>,
-    operator: &Operator,
+    operator: &OperatorArgs,
 ) -> Result<CommandOutcome, Failure> {
     let centre = OpenCentre::open(config)?;
     let rows = chosen(&centre, config, which)?;
-    let action = |_: &RefusedRecord| RefusedAction::Replay;
+    let action = |_: &RefusedRecord| RefusedRowAction::Replay;
     settle(&centre, config, rows, &action, operator)
 }
 
@@ -182,11 +201,11 @@ pub(super) fn discard(
     config: &ConfigArgs,
     which: &Which<'_>,
     reason: &str,
-    operator: &Operator,
+    operator: &OperatorArgs,
 ) -> Result<CommandOutcome, Failure> {
     let centre = OpenCentre::open(config)?;
     let rows = chosen(&centre, config, which)?;
-    let action = |_: &RefusedRecord| RefusedAction::Discard(reason.to_owned());
+    let action = |_: &RefusedRecord| RefusedRowAction::Discard(reason.to_owned());
     settle(&centre, config, rows, &action, operator)
 }
 
@@ -195,11 +214,11 @@ pub(super) fn edit(
     config: &ConfigArgs,
     id: i64,
     values: String,
-    operator: &Operator,
+    operator: &OperatorArgs,
 ) -> Result<CommandOutcome, Failure> {
     let centre = OpenCentre::open(config)?;
     let row = check_open(id, centre.refused_row(id)?, config)?;
-    let action = |_: &RefusedRecord| RefusedAction::Edit(values.clone());
+    let action = |_: &RefusedRecord| RefusedRowAction::Edit(values.clone());
     settle(&centre, config, vec![row], &action, operator)
 }
 
@@ -286,8 +305,8 @@ fn settle(
     centre: &OpenCentre,
     config: &ConfigArgs,
     rows: Vec<RefusedRecord>,
-    action: &dyn Fn(&RefusedRecord) -> RefusedAction,
-    operator: &Operator,
+    action: &dyn Fn(&RefusedRecord) -> RefusedRowAction,
+    operator: &OperatorArgs,
 ) -> Result<CommandOutcome, Failure> {
     let by = operator.by.clone().unwrap_or_else(system_user);
     let (mut settled, mut failed) = (Vec::new(), rows);
@@ -346,15 +365,15 @@ struct SettledRow {
 /// Tells what was settled, and what was not and why.
 fn tell<'r>(
     config: &ConfigArgs,
-    action: &dyn Fn(&RefusedRecord) -> RefusedAction,
+    action: &dyn Fn(&RefusedRecord) -> RefusedRowAction,
     settled: &[SettledRow],
     failed: impl Iterator<Item = (&'r RefusedRecord, &'r SettleOutcome)>,
-    operator: &Operator,
+    operator: &OperatorArgs,
 ) -> Result<CommandOutcome, Failure> {
     let done = |row: &RefusedRecord| match action(row) {
-        RefusedAction::Replay => "replayed",
-        RefusedAction::Edit(_) => "edited",
-        RefusedAction::Discard(_) => "discarded",
+        RefusedRowAction::Replay => "replayed",
+        RefusedRowAction::Edit(_) => "edited",
+        RefusedRowAction::Discard(_) => "discarded",
     };
     // What is to be done about the others shows when the rows that they refer to are settled.
     let mut roots = Vec::new();
@@ -382,7 +401,7 @@ fn tell<'r>(
     for it in settled {
         let line = format!("{} is {}", name(&it.row), done(&it.row));
         let line = match (action(&it.row), &it.written) {
-            (RefusedAction::Discard(_), _) => line,
+            (RefusedRowAction::Discard(_), _) => line,
             (_, Some(written)) => format!("{line}: {written}"),
             (_, None) => format!("{line}: the row is gone"),
         };

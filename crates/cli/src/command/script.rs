@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use clap::{Args, Subcommand};
 use tidewater_centre::context::{DEFAULT, VERSION};
-use tidewater_centre::engine::scripts::{CONNECTION, EVENTS, Event, event, print_script};
-use tidewater_centre::records::Claims;
+use tidewater_centre::engine::scripts::{CONNECTION, EVENTS, ScriptEvent, event, print_script};
+use tidewater_centre::records::UserClaims;
 use tidewater_centre::trying::{ScriptTrial, ScriptsToTry, TriedScript};
 use tidewater_centre::{
     Parameters, PublicationSpec, ScriptNotes, ScriptSpec, SyncContext, nearest,
@@ -18,7 +18,8 @@ use tidewater_terminal::{CommandOutcome, ConfigArgs, Failure, with_exit_codes};
 
 use super::explain::parameters;
 use super::script_import;
-use crate::centre::{OpenCentre, now_ms};
+use crate::centre::OpenCentre;
+use crate::clock::now_ms;
 use crate::devices::find_remote;
 
 /// Print, try or take over scripts
@@ -165,7 +166,7 @@ pub(crate) fn run(args: &ScriptArgs) -> Result<CommandOutcome, Failure> {
 }
 
 /// The event of that name, at which there can be a script of the table or of the connection.
-fn find_event(name: &str, table: &str) -> Result<&'static Event, Failure> {
+fn find_event(name: &str, table: &str) -> Result<&'static ScriptEvent, Failure> {
     let Some(event) = event(name) else {
         let near = nearest(name, EVENTS.iter().map(|it| it.name));
         let hint = match near {
@@ -292,7 +293,7 @@ fn try_script(args: &TryArgs) -> Result<CommandOutcome, Failure> {
             },
             now_ms: now_ms(),
             parameters: Arc::new(Parameters::from([(spec.name.clone(), set)])),
-            claims: Claims::default(),
+            claims: UserClaims::default(),
             scripts: ScriptNotes::default(),
             given: None,
         },

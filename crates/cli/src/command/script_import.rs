@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
-use tidewater_centre::engine::script::Dialect;
+use tidewater_centre::engine::script::SqlDialect;
 use tidewater_centre::engine::scripts::CONNECTION;
 use tidewater_protocol::Code;
 use tidewater_terminal::output::{self, counted, printable};
@@ -405,7 +405,11 @@ fn opaque(rest: &str) -> Option<usize> {
     let begins = ["--", "/*", "'", "\""]
         .iter()
         .any(|it| rest.starts_with(it));
-    begins.then(|| Dialect::Sqlite.length_of_opaque(rest).unwrap_or(rest.len()))
+    begins.then(|| {
+        SqlDialect::Sqlite
+            .length_of_opaque(rest)
+            .unwrap_or(rest.len())
+    })
 }
 
 /// The name at the beginning of a text, in quotes or brackets or without, and how long it is there.

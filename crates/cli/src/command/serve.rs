@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use clap::Args;
 use tidewater_protocol::Code;
-use tidewater_server::{Config, Environment, Running, Server};
+use tidewater_server::{Config, Environment, RunningServer, Server};
 use tidewater_terminal::{CommandOutcome, ConfigArgs, Failure, output, with_exit_codes};
 use tokio::runtime::{Builder, Handle};
 use tokio::signal::unix::{SignalKind, signal};
@@ -171,7 +171,7 @@ async fn fetched(config: &Config, stop: &mut Stop) -> Result<Fetched, Failure> {
 }
 
 /// Goes by the configuration file as it is now.
-async fn read_again(running: &Running, args: &ServeArgs) {
+async fn read_again(running: &RunningServer, args: &ServeArgs) {
     let result = match Config::load(&args.config.path) {
         Ok(mut config) => {
             if !args.listen.is_empty() {
@@ -179,7 +179,7 @@ async fn read_again(running: &Running, args: &ServeArgs) {
             }
             running.reconfigure(config).await
         }
-        Err(error) => Err(error),
+        Err(error) => Err(error.into()),
     };
     match result {
         Ok(later) if later.is_empty() => tracing::info!("the configuration was read again"),

@@ -7,7 +7,8 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use serde::Serialize;
 use tidewater_centre::records::{
-    BlockRecord, Blocker, CentreStatus, IncidentKind, IncidentRecord, NumbersStatus, SyncRecord,
+    BlockRecord, BlockingTransaction, CentreStatus, IncidentKind, IncidentRecord, NumbersStatus,
+    SyncRecord,
 };
 use tidewater_client::{OutboxStatus, RemoteStatus, SubscriptionStatus};
 use tidewater_terminal::output::{self, Table, bytes, duration, moment, printable};
@@ -404,7 +405,7 @@ fn incidents(status: &CentreStatus, kind: IncidentKind) -> u64 {
 }
 
 impl BlockerObject<'_> {
-    fn of(blocker: &Blocker) -> BlockerObject<'_> {
+    fn of(blocker: &BlockingTransaction) -> BlockerObject<'_> {
         BlockerObject {
             process: blocker.process,
             application: &blocker.application,
@@ -611,7 +612,7 @@ fn describe_numbers(status: &CentreStatus, names: &DeviceNames) -> String {
 }
 
 /// Who is in the way of syncs.
-fn describe_blocker(blocker: &Blocker) -> String {
+fn describe_blocker(blocker: &BlockingTransaction) -> String {
     let or = |text: &str, nothing: &str| match text {
         "" => nothing.to_owned(),
         text => printable(text),

@@ -7,15 +7,13 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use tidewater_carrier::NoCompression;
 use tidewater_client::{
-    AdoptionRule, ClientError, Compression, CompressionOptions, ImageRequest, LiveOptions,
-    OutboxCounts, Pin, Remote, RemoteAccount, Report, RetryPolicy, SyncDirection, SyncOptions,
-    begin_from_image,
+    AdoptionRule, ClientError, Compression, CompressionOptions, ImageRequest, OutboxCounts, Pin,
+    Remote, RemoteAccount, Report, RetryPolicy, SyncDirection, SyncOptions, begin_from_image,
 };
 use tidewater_protocol::Code;
 use tidewater_terminal::output::{self, Table};
 use tidewater_terminal::{CommandOutcome, Failure, Interrupt, ProgressLine, with_exit_codes};
 
-use super::live;
 use super::network::NetworkArgs;
 use crate::proof::{Given, ProofArgs};
 use crate::remote_file;
@@ -71,7 +69,7 @@ pub(crate) struct SyncCommand {
     pub(crate) sync: SyncArgs,
     /// Stay in sync until Ctrl-C: tidewater live, which has more options
     #[arg(long)]
-    watch: bool,
+    pub(super) watch: bool,
 }
 
 /// The parameter by which a remote asks for a version of the server's scripts.
@@ -171,11 +169,8 @@ fn parameter(text: &str) -> Result<(String, String), String> {
     }
 }
 
-pub(crate) fn run(command: &SyncCommand) -> Result<CommandOutcome, Failure> {
-    let args = &command.sync;
-    if command.watch {
-        return live::run_with(args, LiveOptions::default(), &[]);
-    }
+/// Syncs once.
+pub(crate) fn run(args: &SyncArgs) -> Result<CommandOutcome, Failure> {
     let begins = begins(args);
     let (mut remote, given) = prepared(args)?;
     // Not before somebody was asked for a password: there, Ctrl-C simply ends the program.

@@ -12,12 +12,13 @@ use clap::Args;
 use csv::{ReaderBuilder, StringRecord, Terminator, Trim};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::Serialize;
-use tidewater_centre::records::{Proven, UserRecord};
+use tidewater_centre::records::{ProvenIdentity, UserRecord};
 use tidewater_server::check_password_hash;
 use tidewater_terminal::{CommandOutcome, ConfigArgs, Failure, describe, output};
 
-use super::user::wrong_with_name;
+use super::user_name::wrong_with_name;
 use crate::centre::{self, OpenCentre};
+use crate::clock;
 
 /// The longest file: far more users than one server has, and no endless line.
 const MAX_BYTES: u64 = 256 << 20;
@@ -275,7 +276,7 @@ fn refuse_known<'a>(
 fn hashed(entries: &[Entry], shows_progress: bool) -> Result<Vec<UserRecord>, Failure> {
     let bar = progress(entries.len(), shows_progress);
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
-    let (next, now_ms) = (AtomicUsize::new(0), centre::now_ms());
+    let (next, now_ms) = (AtomicUsize::new(0), clock::now_ms());
     let work = || {
         let mut done = Vec::new();
         while let Some((index, entry)) = {
@@ -291,7 +292,7 @@ fn hashed(entries: &[Entry], shows_progress: bool) -> Result<Vec<UserRecord>, Fa
                 password_hash,
                 disabled: false,
                 created_ms: now_ms,
-                proven: Proven::default(),
+                proven: ProvenIdentity::default(),
             };
             done.push((index, user));
             bar.inc(1);

@@ -18,10 +18,10 @@ use rusqlite::Connection;
 use tokio::runtime::Runtime;
 
 use tidewater_centre::Centre;
-use tidewater_centre::records::{Proven, UserRecord};
+use tidewater_centre::records::{ProvenIdentity, UserRecord};
 use tidewater_client::{Remote, Report};
 use tidewater_protocol::Code;
-use tidewater_server::{Config, Environment, Running, Server, hash_password};
+use tidewater_server::{Config, Environment, RunningServer, Server, hash_password};
 use tidewater_terminal::output::{self, Table};
 use tidewater_terminal::{CommandOutcome, Failure, with_exit_codes};
 
@@ -123,7 +123,7 @@ pub(crate) fn run(args: &DemoArgs) -> Result<CommandOutcome, Failure> {
 struct Stage {
     directory: PathBuf,
     runtime: Runtime,
-    running: Running,
+    running: RunningServer,
     url: String,
 }
 
@@ -281,7 +281,7 @@ async fn prepare(
             password_hash: password_hash.clone(),
             disabled: false,
             created_ms: now_ms,
-            proven: Proven::default(),
+            proven: ProvenIdentity::default(),
         };
         centre.add_user(&user).await?;
     }

@@ -150,7 +150,7 @@ impl LinkState {
             CallError::Failed(CallFailed::new(
                 Code::LimitExceeded,
                 format!("the call is larger than the server's limit of {most} bytes"),
-                "send less, sync it, or have the server's operator raise limits.message",
+                "send less, sync it, or have the server's operator raise limits.message_size",
             ))
         })
     }

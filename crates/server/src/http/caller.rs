@@ -15,17 +15,17 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde::{Deserialize, Serialize};
 use tokio::time::{Instant, timeout};
 
-use tidewater_centre::records::ShutOut;
+use tidewater_centre::records::ShutOutReason;
 use tidewater_protocol::identity::parse_uuid;
 use tidewater_protocol::message::{PROTOCOL_VERSION, PasswordChange, Proof, SignIn};
 
 use super::problem::Problem;
 use super::{SIGN_IN_BYTES, Web, forwarded, receive};
-use crate::auth::signing::TOKEN_LIFETIME_MS;
-use crate::calls::Caller;
-use crate::fault::Fault;
-use crate::registry::WATCH_EVERY;
-use crate::sign_in::{self, Claim, Origin, PROGRAM};
+use tidewater_centre::procedure::Caller;
+use tidewater_server_identity::registry::{PROGRAM, WATCH_EVERY};
+use tidewater_server_identity::sign_in::{Origin, ParsedSignIn, shuts_programs_out};
+use tidewater_server_identity::signing::TOKEN_LIFETIME_MS;
+use tidewater_server_jobs::fault::Fault;
 
 /// So many users are remembered.
 const REMEMBERED: usize = 10_000;
@@ -35,23 +35,23 @@ const REMEMBERED: usize = 10_000;
 pub(super) struct Peer(pub(super) String);
 
 /// Whoever sent a token that counts.
-pub(super) struct Identified {
+pub(super) struct IdentifiedCaller {
     pub(super) caller: Arc<Caller>,
 }
 
 /// Whether users may still come in, as far as it was asked within the last second.
 #[derive(Default)]
-pub(super) struct Callers(Mutex<HashMap<String, Known>>);
+pub(super) struct Callers(Mutex<HashMap<String, CheckedUser>>);
 
 #[derive(Clone)]
-struct Known {
+struct CheckedUser {
     asked: Instant,
-    reason: Option<ShutOut>,
+    reason: Option<ShutOutReason>,
     caller: Arc<Caller>,
 }
 
 impl Callers {
-    fn known(&self) -> MutexGuard<'_, HashMap<String, Known>> {
+    fn known(&self) -> MutexGuard<'_, HashMap<String, CheckedUser>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -61,16 +61,16 @@ impl Callers {
             Some(known) if known.asked.elapsed() < WATCH_EVERY => known,
             before => {
                 let asked = Instant::now();
-                let state = sign_in::look_up(&web.server, user, None, Vec::new()).await?;
+                let state = web.services.sign_in.look_up(user, None, Vec::new()).await?;
                 let caller = before.map(|it| it.caller).unwrap_or_else(|| {
                     Arc::new(Caller {
                         user: user.to_owned(),
                         remote_id: None,
                     })
                 });
-                let known = Known {
+                let known = CheckedUser {
                     asked,
-                    reason: sign_in::shuts_programs_out(&state),
+                    reason: shuts_programs_out(&state),
                     caller,
                 };
                 let mut all = self.known();
@@ -88,10 +88,10 @@ impl Callers {
     }
 }
 
-impl FromRequestParts<Web> for Identified {
+impl FromRequestParts<Web> for IdentifiedCaller {
     type Rejection = Problem;
 
-    async fn from_request_parts(parts: &mut Parts, web: &Web) -> Result<Identified, Problem> {
+    async fn from_request_parts(parts: &mut Parts, web: &Web) -> Result<IdentifiedCaller, Problem> {
         let header = parts.headers.get(header::AUTHORIZATION);
         let token = header.and_then(|it| it.to_str().ok());
         let token = token.and_then(|it| it.strip_prefix("Bearer ").or(it.strip_prefix("bearer ")));
@@ -100,20 +100,20 @@ impl FromRequestParts<Web> for Identified {
         let token = URL_SAFE_NO_PAD
             .decode(token.trim())
             .map_err(|_| expired())?;
-        let server = &web.server;
-        let now_ms = server.environment.clock.now_ms();
-        let keyring = server.signer.keyring(&[&token], now_ms).await;
+        let services = &web.services;
+        let now_ms = services.environment.clock.now_ms();
+        let keyring = services.signer.keyring(&[&token], now_ms).await;
         let user = keyring
             .token_user(&token, PROGRAM, now_ms)
             .ok_or_else(expired)?;
         let caller = web.callers.check(web, &user).await?;
-        Ok(Identified { caller })
+        Ok(IdentifiedCaller { caller })
     }
 }
 
 /// A password with its user, which may be changed, or a token of an identity provider, which says who its user is.
 #[derive(Deserialize)]
-struct Given {
+struct SignInBody {
     #[serde(default)]
     user: String,
     password: Option<String>,
@@ -137,8 +137,8 @@ pub(super) async fn sign_in(
     Extension(Peer(peer)): Extension<Peer>,
     request: Request,
 ) -> Result<Json<Token>, Response> {
-    let peer = forwarded::client(&peer, request.headers(), &web.server.proxies);
-    let body = receive(request, &web, web.server.limits.handshake, SIGN_IN_BYTES).await?;
+    let peer = forwarded::client(&peer, request.headers(), &web.services.proxies);
+    let body = receive(request, &web, web.services.limits.handshake, SIGN_IN_BYTES).await?;
     let token = exchange(&web, &body, &peer).await;
     token.map_err(IntoResponse::into_response)
 }
@@ -146,7 +146,7 @@ pub(super) async fn sign_in(
 async fn exchange(web: &Web, body: &[u8], peer: &str) -> Result<Json<Token>, Problem> {
     let hint = "write {\"user\": \"NAME\", \"password\": \"PASSWORD\"}, or {\"token\": \"TOKEN\"} with \
                 a token of an identity provider";
-    let given: Given = serde_json::from_slice(body)
+    let given: SignInBody = serde_json::from_slice(body)
         .map_err(|error| Problem::bad(format!("the body is no sign-in: {error}"), hint))?;
     let proof = match (given.password, given.new_password, given.token) {
         (Some(password), None, None) if !given.user.is_empty() => Proof::Password(password),
@@ -164,7 +164,7 @@ async fn exchange(web: &Web, body: &[u8], peer: &str) -> Result<Json<Token>, Pro
             ));
         }
     };
-    let claim = Claim::check(SignIn {
+    let claim = ParsedSignIn::check(SignIn {
         protocol_version: PROTOCOL_VERSION,
         user: given.user,
         proof: Some(proof),
@@ -172,15 +172,17 @@ async fn exchange(web: &Web, body: &[u8], peer: &str) -> Result<Json<Token>, Pro
         is_program: true,
         ..SignIn::default()
     })?;
-    let server = &web.server;
-    let now_ms = server.environment.clock.now_ms();
-    let keyring = server.signer.keyring(&[], now_ms).await;
+    let services = &web.services;
+    let now_ms = services.environment.clock.now_ms();
+    let keyring = services.signer.keyring(&[], now_ms).await;
     let origin = Origin { peer, shown: &[] };
-    let entering = sign_in::sign_in(server, &claim, Vec::new(), &keyring, origin);
-    let entered = timeout(server.limits.sync.min(Duration::from_secs(60)), entering).await;
+    let entering = services
+        .sign_in
+        .sign_in(&claim, Vec::new(), &keyring, origin);
+    let entered = timeout(services.limits.sync.min(Duration::from_secs(60)), entering).await;
     let entered = entered.unwrap_or_else(|_| Err(Fault::timeout("the sign-in took too long")));
     let entered = entered.inspect_err(|fault| {
-        server.metrics.sign_in_failed(fault);
+        services.metrics.sign_in_failed(fault);
         let (code, user) = (fault.code.name(), &claim.user);
         tracing::warn!(user, peer, code, error = %fault, "sign-in over HTTP failed");
     })?;

@@ -20,19 +20,17 @@ use tidewater_carrier::listen::{ByteStream, PeerCertificates, accept_key, websoc
 use tidewater_carrier::{END, MAX_BODY_BYTES, NUMBER, SESSION};
 
 use super::caller::Peer;
-use super::exchange::{Exchanges, Refused, Session};
+use super::exchange::{ExchangeRefusal, Exchanges, Session};
 use super::problem::Problem;
-use super::{BODY, Web, forwarded, text};
-use crate::calls;
-use crate::connection;
-use crate::environment::random;
-use crate::fault::Fault;
-use crate::memory::{FREE_BYTES, Held, MemoryBudget};
-use crate::server::Shared;
-use crate::sign_in::Origin;
+use super::{BODY, Web, WebServices, forwarded, text};
+use tidewater_server_identity::sign_in::Origin;
+use tidewater_server_jobs::environment::random;
+use tidewater_server_jobs::fault::Fault;
+use tidewater_server_jobs::memory::{FREE_BYTES, HeldMemory, MemoryBudget};
+use tidewater_server_live::calls;
 
 /// Who connects over the web, and what he needs to.
-pub(super) struct Carried {
+pub(super) struct CarriedConnections {
     pub(super) exchanges: Exchanges,
     places: Arc<Semaphore>,
     /// Gone when the server shuts down and nothing is under way any more.
@@ -42,14 +40,14 @@ pub(super) struct Carried {
 /// What a connection holds as long as it lasts.
 type Guard = (OwnedSemaphorePermit, mpsc::Sender<()>);
 
-impl Carried {
+impl CarriedConnections {
     /// `budget`: for what is not asked for yet, and for answers.
     pub(super) fn new(
         places: Arc<Semaphore>,
         alive: mpsc::WeakSender<()>,
         budget: MemoryBudget,
-    ) -> Carried {
-        Carried {
+    ) -> CarriedConnections {
+        CarriedConnections {
             exchanges: Exchanges::new(budget),
             places,
             alive,
@@ -57,32 +55,32 @@ impl Carried {
     }
 
     /// A place for one more connection.
-    fn enter(&self, server: &Shared) -> Result<Guard, Problem> {
-        if server.is_draining() {
+    fn enter(&self, services: &WebServices) -> Result<Guard, Problem> {
+        if services.shutdown.is_draining() {
             return Err(Fault::shutting_down().into());
         }
         let alive = self.alive.upgrade().ok_or_else(Fault::shutting_down)?;
         let place = self.places.clone().try_acquire_owned();
         let place = place.map_err(|_| {
-            server.metrics.turned_away();
-            server.busy()
+            services.metrics.turned_away();
+            services.admission.busy()
         })?;
         Ok((place, alive))
     }
 }
 
-impl From<Refused> for Problem {
-    fn from(refused: Refused) -> Problem {
+impl From<ExchangeRefusal> for Problem {
+    fn from(refused: ExchangeRefusal) -> Problem {
         match refused {
-            Refused::Unknown => {
+            ExchangeRefusal::Unknown => {
                 Problem::not_found("this server knows no such connection: begin a new one")
             }
-            Refused::Unnamed => Problem::not_found("a connection begins with request 1"),
-            Refused::OutOfOrder { number, last } => Problem::conflict(
+            ExchangeRefusal::Unnamed => Problem::not_found("a connection begins with request 1"),
+            ExchangeRefusal::OutOfOrder { number, last } => Problem::conflict(
                 format!("request {number} does not follow request {last}"),
                 "begin a new connection",
             ),
-            Refused::Busy => calls::no_memory().into(),
+            ExchangeRefusal::Busy => calls::no_memory().into(),
         }
     }
 }
@@ -109,12 +107,12 @@ pub(super) async fn carry(
     let (name, session, within) = match (known, found.map_err(Problem::from)?) {
         (Some(name), Some(session)) => (name, session, BODY),
         _ => {
-            let peer = forwarded::client(&peer, &headers, &web.server.proxies);
+            let peer = forwarded::client(&peer, &headers, &web.services.proxies);
             let (name, session) = begin(&web, peer, shown)?;
-            (name, session, web.server.limits.handshake)
+            (name, session, web.services.limits.handshake)
         }
     };
-    let received = timeout(within, receive_held(request, &web.server.budget)).await;
+    let received = timeout(within, receive_held(request, &web.services.budget)).await;
     let (body, held) = received.unwrap_or_else(|_| Err(Problem::late()))?;
     // Whoever asks may go, and ask again: what it has begun is done.
     let asked = tokio::spawn(session.ask(number, body, held, ends)).await;
@@ -134,7 +132,10 @@ pub(super) async fn carry(
 
 /// The body of a request. Memory is held for what has come, and for nothing that is only announced:
 /// nobody knows yet who sends it.
-async fn receive_held(request: Request, budget: &MemoryBudget) -> Result<(Bytes, Held), Problem> {
+async fn receive_held(
+    request: Request,
+    budget: &MemoryBudget,
+) -> Result<(Bytes, HeldMemory), Problem> {
     let mut pieces = request.into_body().into_data_stream();
     let mut body = BytesMut::new();
     let mut reservation = budget.empty();
@@ -162,37 +163,37 @@ fn begin(
     peer: String,
     shown: PeerCertificates,
 ) -> Result<(String, Arc<Session>), Problem> {
-    let guard = web.carried.enter(&web.server)?;
+    let guard = web.carried.enter(&web.services)?;
     // Those that have ended are kept for a while.
-    let most = web.server.limits.connections.saturating_mul(2);
+    let most = web.services.limits.connections.saturating_mul(2);
     if web.carried.exchanges.count() >= most {
         // Whoever begins many and ends them keeps nobody else away.
         web.carried.exchanges.forget_ended();
     }
     if web.carried.exchanges.count() >= most {
-        return Err(web.server.busy().into());
+        return Err(web.services.admission.busy().into());
     }
     let name: [u8; 16] =
-        random(&*web.server.environment.randomness).map_err(|error| Problem::internal(&error))?;
+        random(&*web.services.environment.randomness).map_err(|error| Problem::internal(&error))?;
     let name: String = name.iter().map(|it| format!("{it:02x}")).collect();
     let (session, far) = web.carried.exchanges.begin(name.clone(), shown.clone());
-    tokio::spawn(serve(web.server.clone(), far, peer, shown, guard));
+    tokio::spawn(serve(web.services.clone(), far, peer, shown, guard));
     Ok((name, session))
 }
 
 async fn serve(
-    server: Arc<Shared>,
+    services: Arc<WebServices>,
     stream: impl ByteStream,
     peer: String,
     shown: PeerCertificates,
     _guard: Guard,
 ) {
-    let _counted = server.metrics.connected();
+    let _counted = services.metrics.connected();
     let origin = Origin {
         peer: &peer,
         shown: &shown,
     };
-    connection::serve(&server, stream, origin).await;
+    services.connections.serve(stream, origin).await;
 }
 
 /// A connection in a WebSocket.
@@ -224,15 +225,15 @@ pub(super) async fn upgrade(
              to pass Upgrade and Connection on",
         ));
     };
-    let guard = web.carried.enter(&web.server)?;
-    let peer = forwarded::client(&peer, request.headers(), &web.server.proxies);
+    let guard = web.carried.enter(&web.services)?;
+    let peer = forwarded::client(&peer, request.headers(), &web.services.proxies);
     let upgrade = hyper::upgrade::on(&mut request);
-    let server = web.server.clone();
+    let services = web.services.clone();
     tokio::spawn(async move {
         match timeout(BODY, upgrade).await {
             Ok(Ok(upgraded)) => {
                 let stream = websocket(TokioIo::new(upgraded)).await;
-                serve(server, stream, peer, shown, guard).await;
+                serve(services, stream, peer, shown, guard).await;
             }
             Ok(Err(error)) => tracing::debug!(%error, "no WebSocket after all"),
             Err(_) => tracing::debug!("no WebSocket after all: it took too long"),

@@ -21,13 +21,13 @@ use tokio::time::{Instant, sleep_until};
 use tidewater_protocol::event::{EventRef, EventsReader, put_event};
 use tidewater_protocol::message::CallFailed;
 
-use super::caller::{Identified, key};
+use super::caller::{IdentifiedCaller, key};
 use super::problem::Problem;
-use super::{Sent, Web, text};
-use crate::calls::Caller;
-use crate::registry::WATCH_EVERY;
-use crate::spaces::requests::{self, After};
-use crate::spaces::{Member, Notice, Refusal, User};
+use super::{RequestBody, Web, text};
+use tidewater_centre::procedure::Caller;
+use tidewater_server_identity::registry::WATCH_EVERY;
+use tidewater_server_live::event_requests::After;
+use tidewater_server_live::spaces::{Notice, Refusal, SpaceMember, User};
 
 /// A subscriber hears something as often as that, so that neither he nor what is between takes the
 /// connection for dead.
@@ -37,9 +37,9 @@ const HEARTBEAT: Duration = Duration::from_secs(15);
 pub(super) async fn publish(
     State(web): State<Web>,
     Path((space, subject)): Path<(String, String)>,
-    who: Identified,
+    who: IdentifiedCaller,
     headers: HeaderMap,
-    Sent(body): Sent,
+    RequestBody(body): RequestBody,
 ) -> Result<Response, Problem> {
     let key = match text(&headers, "idempotency-key")? {
         None => None,
@@ -51,8 +51,10 @@ pub(super) async fn publish(
         CallFailed::new(error.code(), error.to_string(), "write a shorter subject")
     })?;
     let user = User::new(&who.caller.user);
-    let (server, packed) = (&web.server, packed.freeze());
-    let published = requests::publish(server, &user, &who.caller, &space, &packed, key).await;
+    let (requests, packed) = (&web.services.events, packed.freeze());
+    let published = requests
+        .publish(&user, &who.caller, &space, &packed, key)
+        .await;
     Ok(match published? {
         Some(position) => Json(json!({ "position": position.to_string() })).into_response(),
         None => StatusCode::NO_CONTENT.into_response(),
@@ -74,7 +76,7 @@ pub(super) async fn subscribe(
     State(web): State<Web>,
     Path(space): Path<String>,
     Query(asked): Query<Asked>,
-    who: Identified,
+    who: IdentifiedCaller,
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
     // Whoever comes back goes on where he was.
@@ -94,9 +96,11 @@ pub(super) async fn subscribe(
         }
     };
     let pattern = asked.subject.as_deref().unwrap_or(">");
-    let member = web.server.spaces.join(&who.caller.user);
-    let (server, caller) = (&web.server, &who.caller);
-    requests::subscribe(server, &member, caller, &space, pattern, after).await?;
+    let (requests, caller) = (&web.services.events, &who.caller);
+    let member = SpaceMember::join(requests.hub(), &caller.user);
+    requests
+        .subscribe(&member, caller, &space, pattern, after)
+        .await?;
     let feed = Feed {
         caller: who.caller,
         member,
@@ -121,7 +125,7 @@ pub(super) async fn subscribe(
 struct Feed {
     web: Web,
     caller: Arc<Caller>,
-    member: Member,
+    member: SpaceMember,
     with_subjects: bool,
     /// When it is due.
     heartbeat: Instant,
@@ -136,7 +140,7 @@ impl Feed {
             let mut text = String::new();
             let goes_on = tokio::select! {
                 biased;
-                () = self.web.server.draining() => {
+                () = self.web.services.shutdown.draining() => {
                     text.push_str("retry: 1000\n\n");
                     false
                 }

@@ -23,8 +23,8 @@ use tokio::time::{Instant, sleep, timeout, timeout_at};
 use tidewater_carrier::listen::PeerCertificates;
 use tidewater_carrier::{HOLD, MAX_BODY_BYTES};
 
-use crate::memory::{Held, MemoryBudget};
-use crate::signal::Signal;
+use tidewater_server_jobs::memory::{HeldMemory, MemoryBudget};
+use tidewater_server_jobs::signal::Signal;
 
 /// How long a connection is kept of which no request comes.
 const KEPT: Duration = Duration::from_secs(60);
@@ -47,7 +47,7 @@ pub struct Exchanges {
 
 /// Why a request is not answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Refused {
+pub enum ExchangeRefusal {
     /// Nobody knows the connection, or not any more.
     Unknown,
     /// It names no connection, and is not the first of one.
@@ -87,7 +87,7 @@ struct Exchange {
     to: WriteHalf<DuplexStream>,
     /// What the connection has not taken yet, and the memory for it.
     unwritten: BytesMut,
-    holds: Vec<Held>,
+    holds: Vec<HeldMemory>,
     ends: bool,
     /// The number of the last request.
     number: u64,
@@ -101,7 +101,7 @@ pub struct Carry {
     pub bytes: Bytes,
     /// Whether it has said all.
     pub is_last: bool,
-    _held: Held,
+    _held: HeldMemory,
 }
 
 impl Exchanges {
@@ -130,16 +130,16 @@ impl Exchanges {
         name: Option<&str>,
         number: u64,
         shown: &PeerCertificates,
-    ) -> Result<Option<Arc<Session>>, Refused> {
+    ) -> Result<Option<Arc<Session>>, ExchangeRefusal> {
         let Some(name) = name else {
             return match number {
                 1 => Ok(None),
-                _ => Err(Refused::Unnamed),
+                _ => Err(ExchangeRefusal::Unnamed),
             };
         };
         let session = self.sessions().get(name).cloned();
         let session = session.filter(|it| it.shown == *shown);
-        session.map(Some).ok_or(Refused::Unknown)
+        session.map(Some).ok_or(ExchangeRefusal::Unknown)
     }
 
     /// Begins a connection under a name that nobody guesses. The stream is what it carries.
@@ -170,8 +170,8 @@ impl Exchanges {
         number: u64,
         body: Bytes,
         ends: bool,
-    ) -> Result<Carry, Refused> {
-        let held = self.budget.hold(body.len()).ok_or(Refused::Busy)?;
+    ) -> Result<Carry, ExchangeRefusal> {
+        let held = self.budget.hold(body.len()).ok_or(ExchangeRefusal::Busy)?;
         session.ask(number, body, held, ends).await
     }
 
@@ -231,9 +231,9 @@ impl Session {
         self: Arc<Session>,
         number: u64,
         body: Bytes,
-        held: Held,
+        held: HeldMemory,
         ends: bool,
-    ) -> Result<Carry, Refused> {
+    ) -> Result<Carry, ExchangeRefusal> {
         if let Some(answer) = self.answer_again(number) {
             *self.seen() = Instant::now();
             return Ok(answer);
@@ -288,12 +288,12 @@ impl Exchange {
         newest: &Signal<u64>,
         number: u64,
         body: Bytes,
-        held: Held,
+        held: HeldMemory,
         ends: bool,
-    ) -> Result<Carry, Refused> {
+    ) -> Result<Carry, ExchangeRefusal> {
         if number != self.number + 1 || self.unwritten.len() > MAX_BODY_BYTES {
             let last = self.number;
-            return Err(Refused::OutOfOrder { number, last });
+            return Err(ExchangeRefusal::OutOfOrder { number, last });
         }
         self.unwritten.extend_from_slice(&body);
         self.holds.push(held);
@@ -310,7 +310,7 @@ impl Exchange {
     /// request waits, or it has been held for long enough.
     async fn carry(&mut self, newest: &Signal<u64>, number: u64) -> Carry {
         let until = Instant::now() + HOLD;
-        let mut held = Held::default();
+        let mut held = HeldMemory::default();
         let mut bytes = BytesMut::new();
         let another = async { newest.wait_for(|it| it > number).await };
         let mut another = std::pin::pin!(another);
@@ -418,7 +418,7 @@ mod tests {
             let newest = Signal::new(1);
             let body = Bytes::from(body);
             let mut exchange = Exchange::new(near, MemoryBudget::new(1 << 30));
-            let carry = exchange.ask(&newest, 1, body, Held::default(), false);
+            let carry = exchange.ask(&newest, 1, body, HeldMemory::default(), false);
             carry.await.ok().map(|it| it.bytes)
         });
         let mut taken = vec![0; 3 * BUFFER_BYTES];
@@ -442,7 +442,7 @@ mod tests {
         assert!(last.unwrap().is_last);
         exchanges.forget_ended();
         let find = |name| exchanges.find(Some(name), 2, &PeerCertificates::new());
-        assert_eq!(find("ended").err(), Some(Refused::Unknown));
+        assert_eq!(find("ended").err(), Some(ExchangeRefusal::Unknown));
         assert!(find("goes on").is_ok());
     }
 

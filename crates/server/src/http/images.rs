@@ -17,24 +17,20 @@ use axum::extract::{self, FromRequestParts, Request, State};
 use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use futures_util::stream;
-use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 use tidewater_carrier::cryptography::digest::{SHA256, digest};
-use tidewater_centre::records::AskedSubscription;
+use tidewater_centre::records::SubscriptionRequest;
 use tidewater_protocol::Code;
 use tidewater_protocol::image::{HASH_DIGITS, Manifest, hex};
 
-use super::caller::Identified;
+use super::caller::IdentifiedCaller;
 use super::problem::Problem;
-use super::{Web, text};
-use crate::auth::signing::ImageFor;
-use crate::config::{ImageConfig, ImagesConfig};
-use crate::fault::Fault;
-use crate::images::Opening;
-use crate::server::Shared;
-use crate::sign_in;
-use crate::worker::SessionTask;
+use super::{Web, WebServices, text};
+use tidewater_server_config::{ImageConfig, ImagesConfig};
+use tidewater_server_identity::signing::ImageFor;
+use tidewater_server_jobs::fault::Fault;
+use tidewater_server_sync::images::{Opened, Opening};
 
 /// Where they are.
 pub(super) const PATH: &str = "/tidewater/images/{file}";
@@ -53,9 +49,9 @@ const REMEMBERED: usize = 10_000;
 
 /// Who may have which image, as far as it was asked lately.
 #[derive(Default)]
-pub(super) struct Allowed(Mutex<HashMap<(String, String), Instant>>);
+pub(super) struct AllowedImages(Mutex<HashMap<(String, String), Instant>>);
 
-impl Allowed {
+impl AllowedImages {
     fn known(&self) -> MutexGuard<'_, HashMap<(String, String), Instant>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -92,12 +88,12 @@ pub(super) async fn fetch(
 ) -> Result<Response, Problem> {
     let (mut parts, _) = request.into_parts();
     let nothing = || Problem::not_found("there is no such image");
-    let server = web.server.clone();
-    let config = server.images.as_ref().ok_or_else(nothing)?;
+    let services = web.services.clone();
+    let config = services.images.as_ref().ok_or_else(nothing)?;
     let asked = Asked::of(&name, config).ok_or_else(nothing)?;
     let (Asked::Manifest(image) | Asked::Image(image, _)) = asked;
     if !image.public {
-        let who = Identified::from_request_parts(&mut parts, &web).await?;
+        let who = IdentifiedCaller::from_request_parts(&mut parts, &web).await?;
         let path = config.folder.join(format!("{}.json", image.name));
         may_have(&web, image, &path, &who.caller.user).await?;
     }
@@ -164,7 +160,7 @@ async fn may_have(
     let document = reading(move || read_manifest(&path)).await?;
     let manifest = Manifest::from_json(&document);
     let manifest = manifest.map_err(|error| Problem::internal(&error))?;
-    if !covers(&web.server, &manifest, user).await? {
+    if !covers(&web.services, &manifest, user).await? {
         return Err(Fault::new(
             Code::NotAllowed,
             "the image holds rows of partitions that you do not hold, or is of an earlier time",
@@ -181,9 +177,12 @@ async fn may_have(
 }
 
 /// Whether all that an image holds would come to the user by rows as well.
-async fn covers(server: &Shared, manifest: &Manifest, user: &str) -> Result<bool, Fault> {
-    let now_ms = server.environment.clock.now_ms();
-    let keyring = server.signer.keyring(&[&manifest.checkpoint], now_ms).await;
+async fn covers(services: &WebServices, manifest: &Manifest, user: &str) -> Result<bool, Fault> {
+    let now_ms = services.environment.clock.now_ms();
+    let keyring = services
+        .signer
+        .keyring(&[&manifest.checkpoint], now_ms)
+        .await;
     let subject = ImageFor {
         sha256: &manifest.sha256,
         publication: &manifest.publication,
@@ -192,13 +191,13 @@ async fn covers(server: &Shared, manifest: &Manifest, user: &str) -> Result<bool
     let Some(checkpoint) = keyring.open_image(subject, &manifest.checkpoint) else {
         return Ok(false);
     };
-    let asked = AskedSubscription {
+    let asked = SubscriptionRequest {
         publication: manifest.publication.clone(),
         watermark: Some(checkpoint.watermark.clone()),
         formers: Vec::new(),
     };
-    let state = sign_in::look_up(server, user, None, vec![asked]).await?;
-    let served = server.publications.as_of(state.deployment).await;
+    let state = services.sign_in.look_up(user, None, vec![asked]).await?;
+    let served = services.publications.as_of(state.deployment).await;
     let published = served.published(&manifest.publication)?;
     let is_same = manifest.schema_hash == published.hash;
     let opening = Opening {
@@ -209,11 +208,15 @@ async fn covers(server: &Shared, manifest: &Manifest, user: &str) -> Result<bool
         before: (!is_same).then(|| manifest.schema_hash.to_vec()),
         image: Some(checkpoint),
     };
-    let (reply, answer) = oneshot::channel();
-    let job = Box::new(opening.job(now_ms));
-    let task = SessionTask::CoversImage { job, reply };
-    server.workers.sessions.submit(task);
-    sign_in::answered(answer).await
+    let job = opening.job(now_ms);
+    let reading = services.lanes.sessions.ask_once("", job, |worker, job| {
+        Box::pin(async move {
+            let mut opened = Opened::default();
+            worker.download_one(job.clone(), &mut opened).await?;
+            Ok(opened.covers_image)
+        })
+    });
+    reading.await
 }
 
 /// Does something with the folder where it may take a while.
@@ -386,7 +389,7 @@ mod tests {
         let image = |name: &str| ImageConfig {
             name: name.into(),
             publication: "main".into(),
-            rows: crate::config::ImageRows::Of("north".into()),
+            rows: tidewater_server_config::ImageRows::Of("north".into()),
             public: true,
         };
         let config = ImagesConfig {

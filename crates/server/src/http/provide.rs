@@ -18,11 +18,10 @@ use tidewater_protocol::json;
 use tidewater_protocol::message::{Call, CallFailed, CallKind};
 use tidewater_protocol::{Code, RemoteId};
 
-use super::caller::Identified;
+use super::caller::IdentifiedCaller;
 use super::problem::Problem;
-use super::{Sent, Web, value};
-use crate::calls::post::Post;
-use crate::server::Shared;
+use super::{RequestBody, Web, WebServices, value};
+use tidewater_server_live::outgoing_calls::OutgoingCalls;
 
 /// How long a request for a call waits, unless it says so itself, and at most.
 const WAIT: Duration = Duration::from_secs(25);
@@ -45,7 +44,7 @@ struct Seats {
 
 struct Seat {
     number: u64,
-    post: Arc<Post>,
+    post: Arc<OutgoingCalls>,
     /// Requests that wait.
     waiting: usize,
     asked: Instant,
@@ -56,7 +55,7 @@ impl WebProviders {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) async fn sweep(&self, server: &Shared) {
+    pub(super) async fn sweep(&self, services: &WebServices) {
         loop {
             sleep(SWEEP_EVERY).await;
             let mut gone = Vec::new();
@@ -67,26 +66,26 @@ impl WebProviders {
                 }
                 stays
             });
-            gone.iter().for_each(|post| server.calls.gone(post));
+            gone.iter().for_each(|post| services.calls.gone(post));
         }
     }
 
     /// Takes a seat, or joins those who ask for the same.
     fn sit(
         &self,
-        server: &Shared,
-        who: &Identified,
+        services: &WebServices,
+        who: &IdentifiedCaller,
         name: &str,
     ) -> Result<Waiting<'_>, CallFailed> {
         let key = (who.caller.user.clone(), name.to_owned());
         let mut all = self.all();
         if !all.of.contains_key(&key) {
-            let post = Post::new(
+            let post = OutgoingCalls::new(
                 who.caller.clone(),
-                &server.budget,
-                server.limits.answer_bytes,
+                &services.budget,
+                services.limits.answer_bytes,
             );
-            server.calls.provide(name, &post)?;
+            services.calls.provide(name, &post)?;
             all.last += 1;
             let seat = Seat {
                 number: all.last,
@@ -97,7 +96,7 @@ impl WebProviders {
             all.of.insert(key.clone(), seat);
         } else if let Some(seat) = all.of.get(&key) {
             // Another configuration may have come since.
-            server.calls.provide(name, &seat.post)?;
+            services.calls.provide(name, &seat.post)?;
         }
         let seat = all.of.get_mut(&key).expect("it was just taken");
         seat.waiting += 1;
@@ -111,7 +110,11 @@ impl WebProviders {
     }
 
     /// The post of a call that this user was given, and its number there.
-    fn find(&self, who: &Identified, call: &str) -> Result<(Arc<Post>, u64), Problem> {
+    fn find(
+        &self,
+        who: &IdentifiedCaller,
+        call: &str,
+    ) -> Result<(Arc<OutgoingCalls>, u64), Problem> {
         let parse = || {
             let (seat, id) = call.split_once('-')?;
             Some((seat.parse::<u64>().ok()?, id.parse::<u64>().ok()?))
@@ -130,7 +133,7 @@ impl WebProviders {
 /// A request that waits for a call.
 struct Waiting<'p> {
     number: u64,
-    post: Arc<Post>,
+    post: Arc<OutgoingCalls>,
     key: (String, String),
     providers: &'p WebProviders,
 }
@@ -174,13 +177,13 @@ pub(super) async fn take(
     State(web): State<Web>,
     Path(name): Path<String>,
     Query(wait): Query<Wait>,
-    who: Identified,
+    who: IdentifiedCaller,
 ) -> Result<Response, Problem> {
     let wait = wait
         .wait
         .map_or(WAIT, |it| Duration::from_secs(it).min(WAIT));
     let until = Instant::now() + wait;
-    let waiting = web.providers.sit(&web.server, &who, &name)?;
+    let waiting = web.providers.sit(&web.services, &who, &name)?;
     loop {
         while let Some(message) = waiting.post.next() {
             // What is cancelled before it was given is not given.
@@ -204,8 +207,8 @@ pub(super) async fn take(
                     return Ok(StatusCode::NO_CONTENT.into_response());
                 }
             }
-            () = web.server.draining() => {
-                return Err(crate::fault::Fault::shutting_down().into());
+            () = web.services.shutdown.draining() => {
+                return Err(tidewater_server_jobs::fault::Fault::shutting_down().into());
             }
         }
     }
@@ -215,12 +218,12 @@ pub(super) async fn take(
 pub(super) async fn leave(
     State(web): State<Web>,
     Path(name): Path<String>,
-    who: Identified,
+    who: IdentifiedCaller,
 ) -> StatusCode {
     let key = (who.caller.user.clone(), name);
     let seat = web.providers.all().of.remove(&key);
     if let Some(seat) = seat {
-        web.server.calls.gone(&seat.post);
+        web.services.calls.gone(&seat.post);
     }
     StatusCode::NO_CONTENT
 }
@@ -229,9 +232,9 @@ pub(super) async fn leave(
 pub(super) async fn answer(
     State(web): State<Web>,
     Path(call): Path<String>,
-    who: Identified,
+    who: IdentifiedCaller,
     headers: HeaderMap,
-    Sent(body): Sent,
+    RequestBody(body): RequestBody,
 ) -> Result<StatusCode, Problem> {
     let (post, id) = web.providers.find(&who, &call)?;
     let answer = json::to_answer(&value(&headers, &body)?);
@@ -252,8 +255,8 @@ struct Failed {
 pub(super) async fn fail(
     State(web): State<Web>,
     Path(call): Path<String>,
-    who: Identified,
-    Sent(body): Sent,
+    who: IdentifiedCaller,
+    RequestBody(body): RequestBody,
 ) -> Result<StatusCode, Problem> {
     let (post, id) = web.providers.find(&who, &call)?;
     let failed: Failed = serde_json::from_slice(&body).map_err(|error| {

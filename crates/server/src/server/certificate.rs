@@ -5,9 +5,9 @@ use std::sync::{Arc, PoisonError, RwLock};
 use tidewater_carrier::ServerUrl;
 use tidewater_carrier::listen::TlsServer;
 
-use crate::config::Config;
-use crate::error::ServerError;
 use crate::listener;
+use tidewater_server_config::Config;
+use tidewater_server_jobs::error::ServerError;
 
 /// The certificate of `tls://` and `https://`, which can be replaced.
 pub(super) struct Certificate(RwLock<Option<Served>>);
@@ -29,10 +29,10 @@ impl Certificate {
     /// The configured one, if there is an address for it.
     pub(super) fn read(config: &Config) -> Result<Option<Served>, ServerError> {
         let server = &config.server;
-        let mut urls = listener::urls(server)?;
+        let mut urls = server.listen_urls()?;
         let is_relayed = config.relay.is_some();
         let encrypts = urls.iter().any(is_tls) || is_relayed;
-        urls.extend(listener::http(server)?);
+        urls.extend(server.http_url()?);
         if config.sign_in.certificates.is_some() && !encrypts {
             return Err(ServerError::configuration(
                 "sign_in.certificates: the server listens on no tls:// address",

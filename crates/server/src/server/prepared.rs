@@ -5,14 +5,14 @@ use std::sync::Arc;
 use tidewater_carrier::ServerUrl;
 
 use super::certificate::Certificate;
-use crate::auth::external::Ways;
-use crate::config::Config;
-use crate::environment::Environment;
-use crate::error::ServerError;
-use crate::handlers::Handlers;
 use crate::listener::{self, Address};
 use crate::relay::Relays;
-use crate::wake::Target;
+use tidewater_server_config::Config;
+use tidewater_server_identity::external::IdentityProviders;
+use tidewater_server_jobs::environment::Environment;
+use tidewater_server_jobs::error::ServerError;
+use tidewater_server_live::wake::WakeTarget;
+use tidewater_server_sync::handlers::Handlers;
 
 /// See the module.
 pub(super) struct Prepared {
@@ -21,9 +21,9 @@ pub(super) struct Prepared {
     pub(super) certificate: Arc<Certificate>,
     /// Relays, and what is spoken over their lines.
     pub(super) relays: Option<(Relays, Address)>,
-    pub(super) ways: Ways,
+    pub(super) providers: IdentityProviders,
     pub(super) handlers: Handlers,
-    pub(super) targets: Vec<Target>,
+    pub(super) targets: Vec<WakeTarget>,
 }
 
 impl Prepared {
@@ -38,15 +38,15 @@ impl Prepared {
         };
         Ok(Prepared {
             addresses: listener::addresses(&config.server)?,
-            admin: listener::admin(&config.server)?,
+            admin: config.server.admin_url()?,
             certificate: Certificate::load(config)?,
             relays: config.relay.as_ref().map(relayed).transpose()?,
-            ways: Ways::new(&config.sign_in)?,
+            providers: IdentityProviders::new(&config.sign_in)?,
             handlers: Handlers::new(config)?,
             targets: config
                 .wakes
                 .iter()
-                .map(Target::new)
+                .map(WakeTarget::new)
                 .collect::<Result<_, _>>()?,
         })
     }

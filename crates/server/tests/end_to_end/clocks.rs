@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 
 use tempfile::TempDir;
-use tidewater_centre::records::Retention;
+use tidewater_centre::records::RetentionTimes;
 use tidewater_client::{Remote, SyncProgress};
 use tidewater_protocol::Code;
 use tidewater_protocol::message::Control;
@@ -28,7 +28,7 @@ const HOUR_MS: i64 = 60 * 60 * 1_000;
 const YEAR_MS: i64 = 365 * 24 * HOUR_MS;
 
 /// Sixty days, like the default of most of it.
-const RETENTION: Retention = Retention {
+const RETENTION: RetentionTimes = RetentionTimes {
     log_ms: 60 * 24 * HOUR_MS,
     history_ms: 60 * 24 * HOUR_MS,
     conflicts_ms: 60 * 24 * HOUR_MS,

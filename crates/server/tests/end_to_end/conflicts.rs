@@ -2,7 +2,7 @@
 //! lost, and how anybody chooses otherwise afterwards.
 
 use tidewater_centre::records::ConflictOutcome;
-use tidewater_centre::{Choice, Judgement, SettleOutcome, Version};
+use tidewater_centre::{ConflictChoice, ConflictVersion, Judgement, SettleOutcome};
 use tidewater_client::{ConflictedChange, RowSelection};
 
 use crate::backend::Backend;
@@ -38,8 +38,8 @@ fn listed(device: &mut Device) -> Vec<ConflictedChange> {
     device.remote.conflicts().expect("conflicts can be read")
 }
 
-fn settle<B: Backend>(world: &World<B>, conflict: i64, version: Version) -> SettleOutcome {
-    let choice = Choice {
+fn settle<B: Backend>(world: &World<B>, conflict: i64, version: ConflictVersion) -> SettleOutcome {
+    let choice = ConflictChoice {
         conflict,
         version,
         force: false,
@@ -168,9 +168,9 @@ fn what_the_operator_chooses_reaches_everybody<B: Backend>() {
     assert_eq!(kept.len(), 3);
     let id = |key: &str| kept.iter().find(|it| it.key == key).unwrap().id;
     for (key, version) in [
-        ("[1]", Version::Uploaded),
-        ("[2]", Version::Given(None)),
-        ("[3]", Version::Uploaded),
+        ("[1]", ConflictVersion::Uploaded),
+        ("[2]", ConflictVersion::Given(None)),
+        ("[3]", ConflictVersion::Uploaded),
     ] {
         let settled = settle(&world, id(key), version);
         assert!(
@@ -189,7 +189,7 @@ fn what_the_operator_chooses_reaches_everybody<B: Backend>() {
     let settled = settle(
         &world,
         id("[1]"),
-        Version::Given(Some(r#"{"stock":2}"#.into())),
+        ConflictVersion::Given(Some(r#"{"stock":2}"#.into())),
     );
     assert!(
         matches!(settled, SettleOutcome::Changed { .. }),
@@ -199,7 +199,7 @@ fn what_the_operator_chooses_reaches_everybody<B: Backend>() {
     let settled = settle(
         &world,
         id("[1]"),
-        Version::Given(Some(r#"{"stock":2}"#.into())),
+        ConflictVersion::Given(Some(r#"{"stock":2}"#.into())),
     );
     assert!(
         matches!(settled, SettleOutcome::Settled { .. }),

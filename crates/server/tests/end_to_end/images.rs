@@ -4,7 +4,7 @@
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
-use tidewater_centre::records::Retention;
+use tidewater_centre::records::RetentionTimes;
 use tidewater_client::{ImageStart, RemoteDatabase};
 use tidewater_protocol::Code;
 use tidewater_protocol::image::Manifest;
@@ -266,7 +266,7 @@ fn an_image_that_is_too_old_still_ends_right<B: Backend>() {
     change(&world);
     // What has happened since is not known any more.
     world.server.ask(async |centre| {
-        let nothing = Retention {
+        let nothing = RetentionTimes {
             log_ms: 0,
             history_ms: 0,
             conflicts_ms: 0,

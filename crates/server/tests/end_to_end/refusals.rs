@@ -1,7 +1,7 @@
 //! Refused rows in a full loop: whoever settles one, both sides end equal, and both say how.
 
 use tidewater_centre::records::{RefusedFilter, RefusedRecord};
-use tidewater_centre::{Judgement, RefusedAction, RefusedChoice, SettleOutcome};
+use tidewater_centre::{Judgement, RefusedChoice, RefusedRowAction, SettleOutcome};
 use tidewater_client::RowSelection;
 use tidewater_protocol::message::Control;
 use tidewater_testing::proxy::{Accident, Place, Way};
@@ -75,7 +75,7 @@ fn both_say<B: Backend>(world: &World<B>, device: &mut Device, expected: &[&str]
 fn settle<B: Backend>(
     world: &World<B>,
     (table, key): (&str, &str),
-    action: RefusedAction,
+    action: RefusedRowAction,
 ) -> SettleOutcome {
     let mut open = kept(world).into_iter();
     let row = open.find(|it| it.table == table && it.key == key && it.settled.is_none());
@@ -108,7 +108,7 @@ fn what_an_operator_settles_the_device_hears_with_its_next_download<B: Backend>(
          INSERT INTO customer VALUES (60, 1, 'same', 'one@x', '0.00');",
     );
     assert_eq!(ada.sync().refused, 4);
-    let edit = |values: &str| RefusedAction::Edit(values.to_owned());
+    let edit = |values: &str| RefusedRowAction::Edit(values.to_owned());
     let still_bad = settle(&world, ("product", "[100]"), edit(r#"{"name":" "}"#));
     assert!(
         matches!(still_bad, SettleOutcome::Refused { .. }),
@@ -124,11 +124,11 @@ fn what_an_operator_settles_the_device_hears_with_its_next_download<B: Backend>(
 
     let edited = settle(&world, ("product", "[100]"), edit(r#"{"name":"paper"}"#));
     assert!(is_settled(&edited), "{edited:?}");
-    let discard = || RefusedAction::Discard("no name".into());
+    let discard = || RefusedRowAction::Discard("no name".into());
     assert!(is_settled(&settle(&world, ("product", "[101]"), discard())));
     assert!(is_settled(&settle(&world, ("product", "[1]"), discard())));
     world.execute("UPDATE customer SET email = NULL WHERE customer_id = 1");
-    let replayed = settle(&world, ("customer", "[60]"), RefusedAction::Replay);
+    let replayed = settle(&world, ("customer", "[60]"), RefusedRowAction::Replay);
     assert!(is_settled(&replayed), "{replayed:?}");
 
     // The first answer is lost.
@@ -214,7 +214,7 @@ fn what_was_changed_again_meanwhile_is_an_ordinary_change<B: Backend>() {
     let mut ada = world.synced("ada");
     ada.edit("UPDATE product SET name = '' WHERE product_id IN (1, 2)");
     assert_eq!(ada.sync().refused, 2);
-    let discard = || RefusedAction::Discard("no name".into());
+    let discard = || RefusedRowAction::Discard("no name".into());
     for key in ["[1]", "[2]"] {
         assert!(is_settled(&settle(&world, ("product", key), discard())));
     }
@@ -350,7 +350,7 @@ fn what_was_refused_is_tried_again_after_a_deployment_and_with_a_new_partition<B
 }
 
 fn nothing_is_tried_again_by_itself_where_the_publication_says_no<B: Backend>() {
-    let (world, mut bob) = replayed::<B>("replay = \"no\"");
+    let (world, mut bob) = replayed::<B>("replay = \"manual\"");
     both_say(
         &world,
         &mut bob,

@@ -4,8 +4,8 @@
 use std::ops::ControlFlow;
 use std::path::PathBuf;
 
-use tidewater_centre::Marks;
-use tidewater_centre::records::Retention;
+use tidewater_centre::MarkFrequency;
+use tidewater_centre::records::RetentionTimes;
 use tidewater_client::{Code, RetryPolicy, SyncPhase};
 use tidewater_testing::bad_line::BadLine;
 use tidewater_testing::proxy::{Accident, Place, Way};
@@ -28,7 +28,7 @@ const LONG_AFTER_MS: i64 = 1 << 42;
 
 fn server<B: Backend>(world: &World<B>) -> LiveServer {
     world.server_with(|config| {
-        config.server.limits.marks = Marks {
+        config.server.limits.marks = MarkFrequency {
             bytes: 100_000,
             changes_after_ms: 0,
         };
@@ -306,7 +306,7 @@ fn a_log_that_was_pruned_begins_anew<B: Backend>() {
     let server = server(&world);
     let mut bob = broken(&world, &server);
     change(&world, 1);
-    let nothing = Retention {
+    let nothing = RetentionTimes {
         log_ms: 0,
         history_ms: 0,
         conflicts_ms: 0,

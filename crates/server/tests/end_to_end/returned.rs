@@ -4,8 +4,8 @@
 
 use std::ops::ControlFlow;
 
-use tidewater_centre::Marks;
-use tidewater_centre::records::Retention;
+use tidewater_centre::MarkFrequency;
+use tidewater_centre::records::RetentionTimes;
 use tidewater_client::SyncDirection;
 use tidewater_testing::bad_line::BadLine;
 use tidewater_testing::proxy::{Accident, Place, Way};
@@ -26,7 +26,7 @@ const LONG_AFTER_MS: i64 = 1 << 42;
 
 fn server<B: Backend>(world: &World<B>) -> LiveServer {
     world.server_with(|config| {
-        config.server.limits.marks = Marks {
+        config.server.limits.marks = MarkFrequency {
             bytes: 100_000,
             changes_after_ms: 0,
         }
@@ -331,7 +331,7 @@ fn another_schema_or_a_pruned_log_leaves_nothing_of_the_part<B: Backend>() {
     bob.try_sync().unwrap_err();
     // And once more: there is a part again, and no log.
     change(&world, 2);
-    let nothing = Retention {
+    let nothing = RetentionTimes {
         log_ms: 0,
         history_ms: 0,
         conflicts_ms: 0,

@@ -5,11 +5,11 @@ use std::ops::ControlFlow;
 use std::time::Duration;
 
 use tidewater_centre::ScriptSpec;
-use tidewater_centre::engine::scripts::{EVENTS, Event, Form, Transaction};
+use tidewater_centre::engine::scripts::{EVENTS, ScriptEvent, ScriptForm, ScriptTransaction};
 
 use tempfile::TempDir;
 use tidewater_protocol::Code;
-use tidewater_server::config::Passwords;
+use tidewater_server::config::PasswordSource;
 
 use crate::backend::{Backend, save_sqlite};
 use crate::compare::assert_converged;
@@ -69,8 +69,8 @@ fn everything<B: Backend>() -> Vec<ScriptSpec> {
         for table in of {
             // What is only read notes nothing.
             let sql = match rows(event) {
-                Some(sql) if event.transaction == Transaction::Download => sql.to_owned(),
-                Some(sql) if event.form == Form::Fetch => sql.to_owned(),
+                Some(sql) if event.transaction == ScriptTransaction::Download => sql.to_owned(),
+                Some(sql) if event.form == ScriptForm::Fetch => sql.to_owned(),
                 Some(sql) => note::<B>(table, event.name) + sql,
                 None => note::<B>(table, event.name),
             };
@@ -83,7 +83,7 @@ fn everything<B: Backend>() -> Vec<ScriptSpec> {
 }
 
 /// What an event of rows does.
-fn rows(event: &Event) -> Option<&'static str> {
+fn rows(event: &ScriptEvent) -> Option<&'static str> {
     Some(match event.name {
         "upload_insert" => {
             "INSERT INTO product (product_id, name, stock)
@@ -182,7 +182,7 @@ fn every_event_happens_in_its_order_and_transaction<B: Backend>() {
         ]
     );
     // Each in the transaction that the page says.
-    let mut transactions: HashMap<&str, Transaction> = HashMap::new();
+    let mut transactions: HashMap<&str, ScriptTransaction> = HashMap::new();
     for (line, tx) in lines.iter().filter(|it| !it.1.is_empty()) {
         let name = line.rsplit(' ').next().unwrap_or(line);
         let event = EVENTS
@@ -192,7 +192,7 @@ fn every_event_happens_in_its_order_and_transaction<B: Backend>() {
         let known = transactions.insert(tx, event.transaction);
         assert!(known.is_none_or(|it| it == event.transaction), "{line}");
     }
-    let different: HashSet<Transaction> = transactions.values().copied().collect();
+    let different: HashSet<ScriptTransaction> = transactions.values().copied().collect();
     assert_eq!(different.len(), transactions.len(), "{lines:?}");
     ada.discard_refused();
     ada.sync();
@@ -229,7 +229,7 @@ fn a_script_knows_passwords<B: Backend>() {
     let scripts = vec![script("connection", "authenticate_user", check)];
     let world = World::<B>::open_changed(B::new(), shop(), |config| {
         config.publications[0].scripts = scripts;
-        config.sign_in.passwords = Passwords::Script;
+        config.sign_in.passwords = PasswordSource::Script;
     });
     let mut ada = world.device("ada");
     ada.sync();

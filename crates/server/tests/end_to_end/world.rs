@@ -8,12 +8,14 @@ use std::time::Duration;
 use argon2::password_hash::{PasswordHasher, SaltString};
 use argon2::{Algorithm, Argon2, Params, Version};
 use tempfile::TempDir;
-use tidewater_centre::records::{ConflictRecord, IncidentKind, Proven, RefusedRecord, UserRecord};
+use tidewater_centre::records::{
+    ConflictRecord, IncidentKind, ProvenIdentity, RefusedRecord, UserRecord,
+};
 use tidewater_centre::{Centre, CentreError, DeployReport, HeldUpRemote};
 use tidewater_protocol::RemoteId;
 use tidewater_server::databases::connect;
 use tidewater_server::environment::Clock;
-use tidewater_server::{Config, Environment, Running, Server, ServerError};
+use tidewater_server::{Config, Environment, RunningServer, Server, ServerError};
 use tokio::runtime::Runtime;
 
 use crate::backend::Backend;
@@ -232,7 +234,7 @@ pub(crate) struct LiveServer {
     /// Where the web protocol is spoken.
     pub(crate) http: Option<String>,
     centre: Arc<dyn Centre>,
-    running: Option<Running>,
+    running: Option<RunningServer>,
     runtime: Option<Runtime>,
 }
 
@@ -256,7 +258,7 @@ async fn deploy(centre: &dyn Centre, config: &Config, users: &[&str]) {
             password_hash: HASH.clone(),
             disabled: false,
             created_ms: NOW_MS,
-            proven: Proven::default(),
+            proven: ProvenIdentity::default(),
         };
         assert!(centre.add_user(&user).await.expect("a user can be added"));
     }

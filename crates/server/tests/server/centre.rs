@@ -16,8 +16,8 @@ use tokio::sync::watch;
 
 use tidewater_centre::centre::CentreResult;
 use tidewater_centre::records::{
-    CentreStatus, ConflictFilter, ConflictRecord, Pruned, RefusedFilter, RefusedRecord,
-    RemoteRecord, Retention, SigningKey, SyncRecord, UserImport, UserRecord,
+    CentreStatus, ConflictFilter, ConflictRecord, PruneReport, RefusedFilter, RefusedRecord,
+    RemoteRecord, RetentionTimes, SigningKey, SyncRecord, UserImport, UserRecord,
 };
 use tidewater_centre::{
     Centre, CentreError, DeployReport, ListedTable, OwnUpload, PublicationSpec, ResultTable,
@@ -483,10 +483,10 @@ impl Centre for Handle {
         Box::pin(async { Ok(CentreStatus::default()) })
     }
 
-    fn prune(&self, _: Retention, _: i64) -> CentreResult<'_, Pruned> {
+    fn prune(&self, _: RetentionTimes, _: i64) -> CentreResult<'_, PruneReport> {
         Box::pin(async {
             self.0.prunes.fetch_add(1, Ordering::SeqCst);
-            Ok(Pruned::default())
+            Ok(PruneReport::default())
         })
     }
 }

@@ -9,11 +9,11 @@ use std::task::{Context, Poll};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use tidewater_centre::records::{Proven, UserRecord};
+use tidewater_centre::records::{ProvenIdentity, UserRecord};
 use tidewater_server::environment::{
     BoxFuture, ByteStream, Clock, Environment, IncomingStream, ServerNetwork, StreamListener,
 };
-use tidewater_server::{Config, Running, Server, ServerError, hash_password};
+use tidewater_server::{Config, RunningServer, Server, ServerError, hash_password};
 
 use crate::centre::{Handle, MemoryCentre};
 use crate::client::{Client, Remote};
@@ -28,7 +28,7 @@ pub(crate) const HOUR_MS: i64 = 60 * 60 * 1_000;
 
 pub(crate) struct World {
     pub(crate) centre: Arc<MemoryCentre>,
-    pub(crate) running: Running,
+    pub(crate) running: RunningServer,
     pub(crate) clock: Arc<TestClock>,
     /// Writes to sockets.
     pub(crate) writes: Arc<AtomicUsize>,
@@ -84,7 +84,7 @@ impl World {
                 password_hash: HASH.clone(),
                 disabled: false,
                 created_ms: 0,
-                proven: Proven::default(),
+                proven: ProvenIdentity::default(),
             };
             centre.state().users.entry(name.into()).or_insert(user);
         }
@@ -117,7 +117,7 @@ impl World {
              [[publication]]\nname = \"notes\"\n\
              [[publication.table]]\nname = \"note\"\npartition = \"everyone\"\n"
         );
-        Config::parse(&config)
+        Ok(Config::parse(&config)?)
     }
 
     pub(crate) fn now_ms(&self) -> i64 {

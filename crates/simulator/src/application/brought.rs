@@ -3,7 +3,8 @@
 use rusqlite::{ErrorCode, params};
 
 use super::{Application, FreshKeys};
-use crate::scenario::{EDITED, Held, Table, schema};
+use crate::scenario::schema;
+use crate::tables::{EDITED, Held, Table};
 
 /// A row that an application had before it ever synced: its table, its key, its text.
 pub(crate) type Brought = (usize, i64, String);

@@ -17,7 +17,7 @@ use rusqlite::{Connection, ErrorCode};
 
 use crate::defects;
 use crate::random::Random;
-use crate::scenario::REGIONS;
+use crate::tables::REGIONS;
 
 /// The first key that the fresh ones begin with: those below are for everybody.
 const FRESH: i64 = 1_000;

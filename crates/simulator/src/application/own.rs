@@ -6,7 +6,7 @@ use rusqlite::{ErrorCode, params};
 
 use super::{Application, Touched};
 use crate::random::Random;
-use crate::scenario::{EDITED, Table};
+use crate::tables::{EDITED, Table};
 
 /// What the trigger inserts has the key of the invoice, and so much more.
 pub(super) const TALLIED: i64 = 1_000_000;

@@ -5,7 +5,8 @@ use rusqlite::{OptionalExtension, Params, params, params_from_iter};
 
 use super::own::TALLIED;
 use super::{Application, FreshKeys, MEETING, Touched};
-use crate::scenario::{DAYS, DENIED, EDITED, Held, REFUSED, REGIONS, Table, asked, day};
+use crate::calendar::{DAYS, day};
+use crate::tables::{DENIED, EDITED, Held, REFUSED, REGIONS, Table, asked};
 
 /// Which of [`EDITED`] everybody has, and an application's trigger writes.
 const PRODUCT: usize = 2;

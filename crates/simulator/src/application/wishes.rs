@@ -5,7 +5,8 @@ use rusqlite::{OptionalExtension, params};
 
 use super::Application;
 use crate::random::Random;
-use crate::scenario::{FETCHED, REPEATED, STAFF, USERS};
+use crate::scenario::{FETCHED, REPEATED};
+use crate::users::{STAFF, USERS};
 
 /// What somebody wants to be done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

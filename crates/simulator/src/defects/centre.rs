@@ -11,17 +11,18 @@ use tokio::time::sleep;
 
 use tidewater_centre::centre::CentreResult;
 use tidewater_centre::records::{
-    AskedSession, CentreStatus, ConflictFilter, ConflictRecord, NumbersWanted, Proven, Pruned,
-    Pulse, RefusedFilter, RefusedRecord, RemoteRecord, Retention, SessionState, ShutOut,
-    SigningKey, SubscriptionRecord, SyncRecord, UserImport, UserRecord,
+    CentrePulse, CentreStatus, ConflictFilter, ConflictRecord, NumbersRequest, ProvenIdentity,
+    PruneReport, RefusedFilter, RefusedRecord, RemoteRecord, RetentionTimes, SessionRequest,
+    SessionState, ShutOutReason, SigningKey, SubscriptionRecord, SyncRecord, UserImport,
+    UserRecord,
 };
 use tidewater_centre::{
-    Appended, AskedHolding, Begun, CallOutcome, Centre, CentreError, Checkpoint, Choice,
-    DeployReport, Deployed, DownloadJob, DownloadOutcome, DownloadSink, DownloadStart, Downloaded,
-    Downloading, FollowPosition, Followed, Holding, Interrupt, ListedTable, NewEvents, OwnUpload,
-    Parameters, Procedure, ProcedureCall, ProcedureSpec, PublicationSpec, RefusedChoice, ScriptRun,
-    SettleOutcome, SpaceRetention, StoredEvent, SyncContext, SyncUpload, ToldSettled,
-    UploadOutcome, UploadResult, Worker,
+    AppendOutcome, CallInterrupt, CallOutcome, CallableProcedure, Centre, CentreError, Checkpoint,
+    ConflictChoice, DeployReport, DeployedPublications, DownloadJob, DownloadOutcome, DownloadSink,
+    DownloadStart, Downloaded, FollowPosition, FollowedCommits, HoldingRequest, ListedTable,
+    NewEvents, OnceKeyState, OwnUpload, Parameters, ProcedureCall, ProcedureSpec, PublicationSpec,
+    RefusedChoice, RemoteHolding, RunningDownloads, ScriptRun, SettleOutcome, SpaceRetention,
+    StoredEvent, SyncContext, SyncUpload, ToldSettled, UploadOutcome, UploadResult, Worker,
 };
 use tidewater_protocol::message::{NumberBlock, TableBegin};
 use tidewater_protocol::pack::pack_values;
@@ -30,14 +31,12 @@ use tidewater_protocol::{Datum, Op, PublicationSchema, RemoteId, UnpackedRow, Up
 use super::contests;
 use super::list::{Defect, current, is_on};
 use super::market;
-use super::uploads::{alter, rewritten};
+use super::uploads::{EVERYBODY, alter, rewritten};
 use crate::application;
+use crate::calendar::BEGIN_MS;
 use crate::liar;
-use crate::scenario::{Carelessness, REGIONS};
-use crate::world::BEGIN_MS;
-
-/// Who holds every region; nobody signs in under this name.
-pub(super) const EVERYBODY: &str = "everybody";
+use crate::scenario::Carelessness;
+use crate::tables::REGIONS;
 
 thread_local! {
     /// What remotes say of their last uploads.
@@ -116,7 +115,7 @@ impl Centre for Meddling {
         }
         self.0.load(publications)
     }
-    fn refresh(&self) -> CentreResult<'_, Option<Deployed>> {
+    fn refresh(&self) -> CentreResult<'_, Option<DeployedPublications>> {
         self.0.refresh()
     }
     fn signing_keys(&self) -> CentreResult<'_, Vec<SigningKey>> {
@@ -189,16 +188,16 @@ impl Centre for Meddling {
     fn status(&self) -> CentreResult<'_, CentreStatus> {
         self.0.status()
     }
-    fn prune(&self, retention: Retention, now_ms: i64) -> CentreResult<'_, Pruned> {
+    fn prune(&self, retention: RetentionTimes, now_ms: i64) -> CentreResult<'_, PruneReport> {
         self.0.prune(retention, now_ms)
     }
-    fn pulse(&self) -> CentreResult<'_, Pulse> {
+    fn pulse(&self) -> CentreResult<'_, CentrePulse> {
         self.0.pulse()
     }
     fn check_tracking(&self, now_ms: i64) -> CentreResult<'_, ()> {
         self.0.check_tracking(now_ms)
     }
-    fn follow(&self, since: Option<FollowPosition>) -> CentreResult<'_, Followed> {
+    fn follow(&self, since: Option<FollowPosition>) -> CentreResult<'_, FollowedCommits> {
         Box::pin(async move {
             let mut followed = self.0.follow(since).await?;
             if is_on(Defect::WakeLostInSync) && DOWNLOADS.replace(0) > 0 {
@@ -210,7 +209,7 @@ impl Centre for Meddling {
     fn procedures<'a>(
         &'a self,
         specs: &'a [ProcedureSpec],
-    ) -> CentreResult<'a, Vec<Arc<Procedure>>> {
+    ) -> CentreResult<'a, Vec<Arc<CallableProcedure>>> {
         Box::pin(async move {
             let mut specs = specs.to_vec();
             for spec in &mut specs {
@@ -267,7 +266,10 @@ impl Worker for MeddlingWorker {
         self.inner.is_usable()
     }
 
-    fn session_states(&mut self, asked: Vec<AskedSession>) -> CentreResult<'_, Vec<SessionState>> {
+    fn session_states(
+        &mut self,
+        asked: Vec<SessionRequest>,
+    ) -> CentreResult<'_, Vec<SessionState>> {
         Box::pin(async move {
             let remotes: Vec<Option<RemoteId>> = asked.iter().map(|it| it.remote_id).collect();
             let mut states = self.inner.session_states(asked).await?;
@@ -288,7 +290,7 @@ impl Worker for MeddlingWorker {
     fn shut_out<'a>(
         &'a mut self,
         remotes: &'a [RemoteId],
-    ) -> CentreResult<'a, Vec<(RemoteId, ShutOut)>> {
+    ) -> CentreResult<'a, Vec<(RemoteId, ShutOutReason)>> {
         self.inner.shut_out(remotes)
     }
     fn save_remote<'a>(&'a mut self, remote: &'a RemoteRecord) -> CentreResult<'a, ()> {
@@ -300,7 +302,7 @@ impl Worker for MeddlingWorker {
     fn prove_user<'a>(
         &'a mut self,
         user: &'a str,
-        proven: &'a Proven,
+        proven: &'a ProvenIdentity,
         creates: bool,
     ) -> CentreResult<'a, bool> {
         self.inner.prove_user(user, proven, creates)
@@ -314,7 +316,7 @@ impl Worker for MeddlingWorker {
         self.inner.replace_password(user, before, hash)
     }
 
-    fn settle_conflict(&mut self, choice: Choice) -> CentreResult<'_, SettleOutcome> {
+    fn settle_conflict(&mut self, choice: ConflictChoice) -> CentreResult<'_, SettleOutcome> {
         Box::pin(async move {
             let outcome = self.inner.settle_conflict(choice.clone()).await?;
             market::resolved(&self.path, &choice, &outcome);
@@ -344,19 +346,19 @@ impl Worker for MeddlingWorker {
     fn end(&mut self) -> CentreResult<'_, ()> {
         self.inner.end()
     }
-    fn hand_out<'a>(&'a mut self, asked: &'a NumbersWanted) -> CentreResult<'a, Vec<NumberBlock>> {
+    fn hand_out<'a>(&'a mut self, asked: &'a NumbersRequest) -> CentreResult<'a, Vec<NumberBlock>> {
         self.inner.hand_out(asked)
     }
     fn holdings_now(
         &mut self,
-        asked: Vec<AskedHolding>,
-    ) -> CentreResult<'_, Vec<Option<Vec<Holding>>>> {
+        asked: Vec<HoldingRequest>,
+    ) -> CentreResult<'_, Vec<Option<Vec<RemoteHolding>>>> {
         self.inner.holdings_now(asked)
     }
     fn holdings<'a>(
         &'a mut self,
         checkpoints: &'a [Checkpoint],
-    ) -> CentreResult<'a, Vec<Option<Holding>>> {
+    ) -> CentreResult<'a, Vec<Option<RemoteHolding>>> {
         self.inner.holdings(checkpoints)
     }
     fn call(
@@ -369,7 +371,7 @@ impl Worker for MeddlingWorker {
         }
         self.inner.call(calls, now_ms)
     }
-    fn interrupter(&self) -> Arc<dyn Interrupt> {
+    fn interrupter(&self) -> Arc<dyn CallInterrupt> {
         self.inner.interrupter()
     }
     fn begin_once<'a>(
@@ -378,7 +380,7 @@ impl Worker for MeddlingWorker {
         key: [u8; 16],
         procedure: &'a str,
         now_ms: i64,
-    ) -> CentreResult<'a, Begun> {
+    ) -> CentreResult<'a, OnceKeyState> {
         self.inner.begin_once(user, key, procedure, now_ms)
     }
     fn finish_once<'a>(
@@ -396,7 +398,7 @@ impl Worker for MeddlingWorker {
         &mut self,
         mut batch: Vec<NewEvents>,
         now_ms: i64,
-    ) -> CentreResult<'_, Vec<Appended>> {
+    ) -> CentreResult<'_, Vec<AppendOutcome>> {
         if is_on(Defect::EventKeyForgotten) {
             batch.iter_mut().for_each(|events| events.once = None);
         }
@@ -520,13 +522,16 @@ impl Worker for MeddlingWorker {
         })
     }
 
-    fn download<'a>(&'a mut self, downloads: Vec<Downloading<'a>>) -> CentreResult<'a, Downloaded> {
+    fn download<'a>(
+        &'a mut self,
+        downloads: Vec<RunningDownloads<'a>>,
+    ) -> CentreResult<'a, Downloaded> {
         if current().is_none() {
             return self.inner.download(downloads);
         }
         Box::pin(async move {
             let mut downloaded = Vec::with_capacity(downloads.len());
-            for Downloading { job, sink } in downloads {
+            for RunningDownloads { job, sink } in downloads {
                 downloaded.push(Some(self.download_one(job, sink).await));
             }
             Ok(downloaded)
@@ -751,7 +756,7 @@ impl DownloadSink for Filter<'_> {
         self.sink.comparing()
     }
 
-    fn holds(&mut self, index: usize, holding: Holding) {
+    fn holds(&mut self, index: usize, holding: RemoteHolding) {
         self.sink.holds(index, holding);
     }
 

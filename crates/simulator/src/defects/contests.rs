@@ -8,7 +8,7 @@ use rusqlite::Connection;
 
 use tidewater_centre::upload::ResultTable;
 use tidewater_centre::{
-    RefusedAction, RefusedChoice, SyncUpload, TableVerdicts, UploadResult, Verdict,
+    RefusedChoice, RefusedRowAction, RowVerdict, SyncUpload, TableVerdicts, UploadResult,
 };
 use tidewater_protocol::{Datum, Op, RemoteId, RowsReader, RowsWriter, UnpackedRow};
 
@@ -40,10 +40,10 @@ pub(super) fn misread(upload: &mut SyncUpload) {
     for verdicts in upload.verdicts.values_mut() {
         match current() {
             Some(Defect::HandledRowWritten) => {
-                verdicts.retain(|_, it| !matches!(it, Verdict::Handled));
+                verdicts.retain(|_, it| !matches!(it, RowVerdict::Handled));
             }
             Some(Defect::HandlerChangeForgotten) => {
-                verdicts.retain(|_, it| !matches!(it, Verdict::Change(_)));
+                verdicts.retain(|_, it| !matches!(it, RowVerdict::Change(_)));
             }
             Some(Defect::VerdictOfAnotherRow) => {
                 let others = std::mem::take(verdicts).into_iter();
@@ -135,11 +135,11 @@ pub(super) fn tell_as_made(result: &mut UploadResult) {
 
 /// Gives up what is to be replayed; whether it is to be noted as replayed.
 pub(super) fn give_up(choice: &mut RefusedChoice) -> bool {
-    let is_replay = choice.action == RefusedAction::Replay;
+    let is_replay = choice.action == RefusedRowAction::Replay;
     if !is_on(Defect::ReplayNotWritten) || !is_replay {
         return false;
     }
-    choice.action = RefusedAction::Discard(String::new());
+    choice.action = RefusedRowAction::Discard(String::new());
     true
 }
 

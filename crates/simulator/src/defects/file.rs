@@ -16,7 +16,7 @@ use super::connections;
 use super::list::{Defect, current, is_on};
 use crate::judge::has_table;
 use crate::liar;
-use crate::scenario::EDITED;
+use crate::tables::EDITED;
 
 /// Puts everything into the file that stands in the product's way.
 pub(crate) fn prepare(remote: &Connection) {

@@ -10,7 +10,8 @@ use rusqlite::{Connection, OptionalExtension, params};
 
 use tidewater_centre::upload::UploadTable;
 use tidewater_centre::{
-    Choice, RefusedAction, RefusedChoice, SettleOutcome, SyncUpload, UploadOutcome, Version,
+    ConflictChoice, ConflictVersion, RefusedChoice, RefusedRowAction, SettleOutcome, SyncUpload,
+    UploadOutcome,
 };
 use tidewater_protocol::{Datum, Op, RemoteId, UnpackedRow};
 
@@ -213,7 +214,7 @@ pub(super) fn agree(choice: &mut RefusedChoice) {
 
 /// What a refused row of a shelf was to be.
 pub(super) fn value_sent(centre: &Path, choice: &RefusedChoice) -> Option<(String, i64)> {
-    if !is_on(Defect::ReplayWritesValue) || choice.action != RefusedAction::Replay {
+    if !is_on(Defect::ReplayWritesValue) || choice.action != RefusedRowAction::Replay {
         return None;
     }
     let sql = "SELECT row_key, uploaded ->> 'quantity' FROM tidewater_centre_refused
@@ -235,9 +236,9 @@ pub(super) fn replayed(centre: &Path, sent: Option<(String, i64)>, outcome: &Set
 }
 
 /// An operator has resolved a conflict.
-pub(super) fn resolved(centre: &Path, choice: &Choice, outcome: &SettleOutcome) {
+pub(super) fn resolved(centre: &Path, choice: &ConflictChoice, outcome: &SettleOutcome) {
     if is_on(Defect::ResolvePastScripts)
-        && choice.version == Version::Uploaded
+        && choice.version == ConflictVersion::Uploaded
         && matches!(outcome, SettleOutcome::Settled { .. })
         && let Ok(centre) = application::open(centre)
     {

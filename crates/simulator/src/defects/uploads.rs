@@ -3,13 +3,15 @@
 use rusqlite::{Connection, OptionalExtension};
 
 use tidewater_centre::SyncUpload;
-use tidewater_centre::upload::{RowsChunk, UploadTable};
+use tidewater_centre::upload::{UploadChunk, UploadTable};
 use tidewater_protocol::message::TableBegin;
 use tidewater_protocol::{Datum, Op, RowsReader, RowsWriter, UnpackedRow, Value, ValueRef};
 
-use super::centre::EVERYBODY;
 use super::list::{Defect, current};
 use crate::liar;
+
+/// Who holds every region; nobody signs in under this name.
+pub(super) const EVERYBODY: &str = "everybody";
 
 /// Whether an upload inserts, and whether it does something else.
 fn does(upload: &SyncUpload) -> (bool, bool) {
@@ -94,7 +96,10 @@ pub(super) fn rewrite(table: &mut UploadTable, keeps: Keeps<'_>) {
         all.extend_from_slice(&chunk.read().unwrap_or_default());
     }
     let kept = rewritten(&table.begin, &all, keeps);
-    table.chunks = vec![RowsChunk::Memory(kept.into())];
+    if let Some(shape) = table.begin.shape() {
+        table.chunks.clear();
+        table.chunks.extend(UploadChunk::from_packed(&shape, kept));
+    }
 }
 
 /// Whether to keep a row, by its number.
@@ -135,7 +140,10 @@ fn take_apart(table: &mut UploadTable) {
         Some(Op::Delete) => writer.delete(&row.old),
         _ => writer.row(Op::Insert, &row.new),
     });
-    table.chunks = vec![RowsChunk::Memory(writer.take().into())];
+    table.chunks.clear();
+    table
+        .chunks
+        .extend(UploadChunk::from_packed(&shape, writer.take()));
 }
 
 /// Gives the changes of a table the centre's rows as pre-images.
@@ -172,7 +180,10 @@ fn follow(table: &mut UploadTable, centre: &Connection) {
             _ => writer.row(Op::Insert, &row.new),
         }
     });
-    table.chunks = vec![RowsChunk::Memory(writer.take().into())];
+    table.chunks.clear();
+    table
+        .chunks
+        .extend(UploadChunk::from_packed(&shape, writer.take()));
 }
 
 fn sqlite(value: &Value) -> rusqlite::types::Value {

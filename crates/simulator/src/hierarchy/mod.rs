@@ -23,12 +23,12 @@ use self::scenario::{AUDIT, BRANCH, DENIED, SELLERS};
 use crate::application::{self, is_busy};
 use crate::chronicle::Chronicle;
 use crate::disks::Device;
+use crate::failure::Failed;
 use crate::host::Host;
 use crate::network::Weather;
 use crate::plan::Plan;
 use crate::random::Random;
 use crate::site::{AMBUSH, Node, Site, settle, started_beside};
-use crate::world::Failed;
 
 const BRANCH_KILLED: &str = "branch's server killed at a commit";
 const BRANCH_DARK: &str = "branch without power";

@@ -2,7 +2,7 @@
 
 use tidewater_server::Config;
 
-use crate::world::Failed;
+use crate::failure::Failed;
 
 /// The branch, as headquarters knows it.
 pub(super) const BRANCH: &str = "north";
@@ -63,7 +63,7 @@ pub(super) fn headquarters_schema() -> String {
 
 const SERVER: &str = "[server]\nlisten = [\"tcp://127.0.0.1:7439\"]\n\
      consolidated = \"sqlite:simulated\"\n[server.limits]\nsession_workers = 1\n\
-     upload_workers = 2\ndownload_workers = 2\nshutdown = \"1s\"\n\
+     upload_workers = 2\ndownload_workers = 2\nshutdown_timeout = \"1s\"\n\
      [[publication]]\nname = \"main\"\n";
 
 /// What is published of tills, at either level.

@@ -6,7 +6,7 @@ use rusqlite::Connection;
 use rusqlite::types::Value;
 
 use super::{has_table, is_by};
-use crate::scenario::{EDITED, Held};
+use crate::tables::{EDITED, Held};
 
 /// What a remote may hold for having asked for it, as of its last download.
 ///

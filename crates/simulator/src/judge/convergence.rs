@@ -9,7 +9,7 @@ use rusqlite::{Connection, OptionalExtension};
 use super::has_table;
 use super::parties::{Parties, other_key};
 use crate::besides;
-use crate::scenario::{BALANCES, EDITED, Holder, Table};
+use crate::tables::{BALANCES, EDITED, Holder, Table};
 
 type Rows = BTreeMap<i64, Vec<Value>>;
 

@@ -4,7 +4,7 @@ use rusqlite::Connection;
 
 use super::parties::Parties;
 use super::{Settled, Unrecorded};
-use crate::scenario::EDITED;
+use crate::tables::EDITED;
 
 /// A refused change of the remote that is not shown in the centre. Of a column that left before
 /// its change went up only the remote knows, and of what was written without tracking; it keeps

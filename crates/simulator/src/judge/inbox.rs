@@ -3,7 +3,7 @@
 
 use rusqlite::Connection;
 
-use crate::scenario::may_hear;
+use crate::users::may_hear;
 
 /// I5: no event that its user may not hear.
 pub(crate) fn heard_too_much(remote: &Connection, user: &str) -> rusqlite::Result<Option<String>> {

@@ -7,37 +7,19 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use rusqlite::{Connection, OptionalExtension};
 
+use super::open_change::OpenChange;
 use super::parties::{Parties, Place, find};
 use super::{is_by, is_untracked};
 use crate::application::Touched;
-use crate::scenario::EDITED;
-
-/// The last change of a row.
-#[derive(Clone, Debug)]
-pub(super) struct Open {
-    pub(super) text: Option<String>,
-    /// What a row had here that is gone: where that did not reach the centre, nothing does.
-    pub(super) before: Option<String>,
-    /// The row was made here, and perhaps nobody else knows of it.
-    pub(super) is_new: bool,
-    /// How far the centre's audit was by then.
-    pub(super) since: i64,
-    /// How far it was when the row was first deleted, though it has been made again since: what
-    /// is deleted once more need not be gone once more.
-    pub(super) deleted: Option<i64>,
-    /// What a deleted row was when the remote last had it from the centre.
-    pub(super) pre_image: Option<String>,
-    /// What a row was that was deleted while nothing tracked its table.
-    pub(super) untracked: Option<String>,
-}
+use crate::tables::EDITED;
 
 /// What the application of a remote committed.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Ledger {
     /// What is not known to be decided.
-    open: BTreeMap<(usize, i64), Open>,
+    open: BTreeMap<(usize, i64), OpenChange>,
     /// What took effect, in a centre that may be restored to before that.
-    closed: BTreeMap<(usize, i64), Open>,
+    closed: BTreeMap<(usize, i64), OpenChange>,
     /// Rows that were brought along to be adopted, of which perhaps nobody else knows.
     adopted: BTreeSet<(usize, i64)>,
     /// What its remote was told is refused.
@@ -78,7 +60,7 @@ impl Ledger {
                 None => open.deleted.or(Some(open.since)),
                 Some(_) => open.deleted,
             });
-            let open = Open {
+            let open = OpenChange {
                 before: before.filter(|_| change.text.is_none()),
                 text: change.text.clone(),
                 is_new,
@@ -216,7 +198,7 @@ fn is_superseded(
     remote: &Connection,
     authors: &[String],
     row: (usize, i64),
-    open: &Open,
+    open: &OpenChange,
 ) -> rusqlite::Result<bool> {
     let (table, key) = find(row);
     let (name, column, text) = (table.name, table.key(), table.text);

@@ -10,6 +10,7 @@ mod decided;
 mod handled;
 mod inbox;
 mod ledger;
+mod open_change;
 mod parties;
 mod repeated;
 mod scripts;
@@ -41,7 +42,8 @@ use std::collections::BTreeSet;
 use rusqlite::Connection;
 use rusqlite::types::Value;
 
-use crate::scenario::{BALANCE, BALANCES, EDITED, Held, Key, liked};
+use crate::tables::{BALANCE, BALANCES, EDITED, Held, Key};
+use crate::users::liked;
 
 /// Whether a table is there.
 pub(crate) fn has_table(connection: &Connection, name: &str) -> rusqlite::Result<bool> {

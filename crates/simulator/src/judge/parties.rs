@@ -3,9 +3,9 @@
 use rusqlite::types::Value;
 use rusqlite::{Connection, OptionalExtension, params};
 
-use super::ledger::Open;
+use super::open_change::OpenChange;
 use super::{is_by, is_untracked};
-use crate::scenario::{EDITED, Held, Table};
+use crate::tables::{EDITED, Held, Table};
 
 /// Where changes may be.
 pub(crate) struct Parties<'a> {
@@ -48,7 +48,7 @@ pub(super) fn find((table, number): (usize, i64)) -> (&'static Table, Value) {
 }
 
 impl Parties<'_> {
-    pub(super) fn place(&self, row: (usize, i64), open: &Open) -> rusqlite::Result<Place> {
+    pub(super) fn place(&self, row: (usize, i64), open: &OpenChange) -> rusqlite::Result<Place> {
         if self.is_pending(row)? {
             return Ok(Place::Pending);
         }
@@ -228,7 +228,7 @@ impl Parties<'_> {
     pub(super) fn overwritten(
         &self,
         row: (usize, i64),
-        open: &Open,
+        open: &OpenChange,
     ) -> rusqlite::Result<Option<String>> {
         let text = text_in(self.remote, row)?;
         let (name, key) = (EDITED[row.0].name, row.1);
@@ -280,7 +280,7 @@ impl Parties<'_> {
         statement.query_map([key], |row| row.get(0))?.collect()
     }
 
-    fn took_effect(&self, row: (usize, i64), open: &Open) -> rusqlite::Result<bool> {
+    fn took_effect(&self, row: (usize, i64), open: &OpenChange) -> rusqlite::Result<bool> {
         let (table, key) = find(row);
         let Some(text) = &open.text else {
             let sql = format!("SELECT 1 FROM {} WHERE {} = ?1", table.name, table.key());

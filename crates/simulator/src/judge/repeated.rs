@@ -10,7 +10,7 @@ use rusqlite::types::Value;
 use super::contests::may_come_again;
 use super::{Settled, has_table, is_untracked};
 use crate::besides::{self, Besides};
-use crate::scenario::EDITED;
+use crate::tables::EDITED;
 
 /// What was pending in files that were copied, or restored from a copy; and what was in files
 /// that give rows back as they are.

@@ -12,7 +12,7 @@ use super::contests::evidence;
 use super::{Settled, has_table, is_by, may_overwrite};
 use crate::besides::{self, Besides, FIELDS};
 use crate::office::is_eased;
-use crate::scenario::EDITED;
+use crate::tables::EDITED;
 
 /// Whether this is what a handler has made of a remote's own request: what the remote changes of it
 /// before it has heard goes on from there.

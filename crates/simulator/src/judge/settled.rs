@@ -6,7 +6,7 @@ use rusqlite::{Connection, OptionalExtension, params};
 use serde_json::Value as Json;
 
 use super::parties::Parties;
-use crate::scenario::EDITED;
+use crate::tables::EDITED;
 
 /// What an operator may have written: texts of others too, each so many times.
 #[derive(Debug, Default)]

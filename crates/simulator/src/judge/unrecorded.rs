@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use rusqlite::Connection;
 
 use super::is_by;
-use crate::scenario::EDITED;
+use crate::tables::EDITED;
 
 /// What a remote's rows were when their tables were last tracked.
 #[derive(Debug, Default)]

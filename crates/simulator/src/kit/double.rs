@@ -3,21 +3,21 @@
 use std::sync::Arc;
 
 use rusqlite::Connection;
-use tidewater_centre::{PublicationSpec, RuleBy};
+use tidewater_centre::{HandledSpec, PublicationSpec, RuleBy};
 use tidewater_server::Config;
 use tidewater_server::config::{
-    HandlerAddress, HandlerConfig, HandlerFormat, HandlerStandIn, Handling, TableHandling,
+    HandlerAddress, HandlerAssignments, HandlerConfig, HandlerFormat, HandlerStandIn,
+    TableAssignment,
 };
 
 use super::KitError;
 use super::answers::HandlerAnswers;
-use super::prepare::without_handlers;
 
 /// Limits that suit a machine which does one thing after the other.
 const SERVED: &str = "[server]\nlisten = [\"tcp://127.0.0.1:7439\"]\n\
     consolidated = \"sqlite:simulated\"\n\
     [server.limits]\nsession_workers = 1\nupload_workers = 2\ndownload_workers = 2\n\
-    sync = \"60s\"\nshutdown = \"1s\"\n\
+    sync_timeout = \"60s\"\nshutdown_timeout = \"1s\"\n\
     [[publication]]\nname = \"none\"\n[[publication.table]]\nname = \"none\"\n\
     partition = \"everyone\"\n";
 
@@ -98,7 +98,7 @@ fn stand_in(
     served.handlers = handlers.collect();
     let tables = config.handling.tables.iter().filter(|it| it.1.upload);
     let tables = tables.map(|(name, it)| {
-        let handling = TableHandling {
+        let handling = TableAssignment {
             handler: it.handler.clone(),
             upload: true,
             keeps_uploads: false,
@@ -107,9 +107,9 @@ fn stand_in(
         };
         (name.clone(), handling)
     });
-    served.handling = Handling {
+    served.handling = HandlerAssignments {
         tables: tables.collect(),
-        ..Handling::default()
+        ..HandlerAssignments::default()
     };
     Ok(())
 }
@@ -160,6 +160,18 @@ pub(super) fn filled(query: &str, value: &dyn Fn(&str) -> String) -> String {
     }
     sql.push_str(rest);
     sql
+}
+
+/// What handlers would have said is what is written; or, with answers, what these say of uploaded
+/// rows.
+pub(super) fn without_handlers(publications: &mut [PublicationSpec], are_answered: bool) {
+    for table in publications.iter_mut().flat_map(|it| &mut it.tables) {
+        table.handled = HandledSpec {
+            upload: table.handled.upload && are_answered,
+            ..HandledSpec::default()
+        };
+        table.conflict.resolve.retain(|it| it.trim() != "handler");
+    }
 }
 
 #[cfg(test)]

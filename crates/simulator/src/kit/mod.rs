@@ -14,6 +14,7 @@ mod ledger;
 mod prepare;
 mod range;
 mod remote;
+mod simulation;
 mod tables;
 mod tally;
 #[cfg(test)]
@@ -110,7 +111,7 @@ pub fn run(kit: &Kit, seed: u64, extent: Extent, readable: bool) -> Played {
         let tasks = LocalSet::new();
         let world = async {
             vfs::set_clock(Some(BEGIN_MS), true);
-            world::play(kit, extent, random, &chronicle, &tally).await;
+            simulation::play(kit, extent, random, &chronicle, &tally).await;
         };
         tasks.block_on(&runtime, world);
     }));

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use rusqlite::config::DbConfig;
 use rusqlite::types::Value;
 use rusqlite::{Connection, OpenFlags};
-use tidewater_centre::records::{Proven, UserRecord};
-use tidewater_centre::{Centre, HandledSpec, PublicationSpec};
+use tidewater_centre::records::{ProvenIdentity, UserRecord};
+use tidewater_centre::{Centre, PublicationSpec};
 use tidewater_centre_sqlite::connect_in;
 use tidewater_protocol::ColumnType;
 use tidewater_server::Config;
@@ -24,9 +24,10 @@ use super::values::quote;
 use super::watch::{self, Audit};
 use super::{BEGIN_MS, KitError};
 use crate::disks::CentreDisk;
-use crate::host::{Host, Life, sqlite_environment};
+use crate::host::{Host, sqlite_environment};
 use crate::intruder::Intruder;
 use crate::random::Random;
+use crate::server_life::Life;
 use crate::template::password_hash;
 use crate::vfs;
 
@@ -306,7 +307,7 @@ async fn deploy(
     };
     let hash = hash()?;
     for name in &names {
-        let proven = claims(name).map_or_else(Proven::default, |it| it.proven);
+        let proven = claims(name).map_or_else(ProvenIdentity::default, |it| it.proven);
         centre.add_user(&user(name, &hash, proven)).await?;
     }
     let deployed = centre.refresh().await?.unwrap_or_default();
@@ -334,7 +335,7 @@ async fn add_users(path: &Path, users: &[String]) -> Result<(), KitError> {
     for name in users {
         // Who is there stays.
         centre
-            .add_user(&user(name, &hash, Proven::default()))
+            .add_user(&user(name, &hash, ProvenIdentity::default()))
             .await?;
     }
     Ok(())
@@ -344,7 +345,7 @@ fn hash() -> Result<String, KitError> {
     password_hash().map_err(|failed| KitError::Internal(failed.0))
 }
 
-fn user(name: &str, hash: &str, proven: Proven) -> UserRecord {
+fn user(name: &str, hash: &str, proven: ProvenIdentity) -> UserRecord {
     UserRecord {
         name: name.to_owned(),
         password_hash: hash.to_owned(),
@@ -581,16 +582,4 @@ pub(super) fn host(place: usize, began: Instant, mut random: Random, config: &Co
     let intruder = Intruder::new(random.fork());
     intruder.leave();
     Host::new(place, began, random, intruder).serving(config)
-}
-
-/// What handlers would have said is what is written; or, with answers, what these say of uploaded
-/// rows.
-pub(super) fn without_handlers(publications: &mut [PublicationSpec], are_answered: bool) {
-    for table in publications.iter_mut().flat_map(|it| &mut it.tables) {
-        table.handled = HandledSpec {
-            upload: table.handled.upload && are_answered,
-            ..HandledSpec::default()
-        };
-        table.conflict.resolve.retain(|it| it.trim() != "handler");
-    }
 }

@@ -23,12 +23,14 @@ use super::tables::Table;
 use super::watch::{Audit, with_chance};
 use super::world::World;
 use crate::application;
+use crate::backup;
 use crate::disks::{self, Device};
+use crate::failure::Failed;
 use crate::line::Line;
 use crate::network::{Traces, Weather};
 use crate::random::Random;
+use crate::users::PASSWORD;
 use crate::vfs::Process;
-use crate::world::{Failed, PASSWORD};
 
 const RESTORED: &str = "remote restored to an older copy";
 const UPLOAD_UNACKNOWLEDGED: &str = "acknowledgement lost after the upload's commit";
@@ -257,7 +259,7 @@ impl Remote {
             }
             _ => {
                 let path = self.device.path_of_copy();
-                crate::operator::copy(&self.application.borrow(), &path)?;
+                backup::copy(&self.application.borrow(), &path)?;
                 *self.copy.borrow_mut() = Some(self.ledger.borrow().clone());
                 Ok(())
             }

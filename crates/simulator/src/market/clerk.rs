@@ -6,16 +6,17 @@ use serde_json::{Value as Json, json};
 
 use tidewater_centre::records::{ConflictFilter, ConflictRecord, RefusedFilter, RefusedRecord};
 use tidewater_centre::{
-    Choice, Judgement, RefusedAction, RefusedChoice, SettleOutcome, Verdict, Version,
+    ConflictChoice, ConflictVersion, Judgement, RefusedChoice, RefusedRowAction, RowVerdict,
+    SettleOutcome,
 };
 
 use super::Market;
 use super::judge::{difference_in, difference_of};
+use super::ledger::add;
 use super::provider::{REASON, refuses};
 use super::scenario::{COUNTERS, FAMILY};
-use super::seller::add;
+use crate::failure::Failed;
 use crate::random::Random;
-use crate::world::Failed;
 
 const CLERK: &str = "clerk";
 
@@ -70,10 +71,10 @@ async fn settle_conflict(market: &Market, random: &mut Random) -> Result<(), Fai
         return Ok(());
     };
     let version = match random.percent(60) {
-        true => Version::Uploaded,
-        false => Version::Centre,
+        true => ConflictVersion::Uploaded,
+        false => ConflictVersion::Centre,
     };
-    let choice = Choice {
+    let choice = ConflictChoice {
         conflict: record.id,
         version,
         force: random.percent(25),
@@ -99,13 +100,13 @@ async fn settle_conflict(market: &Market, random: &mut Random) -> Result<(), Fai
 }
 
 /// Whatever comes of it, it may have come about.
-fn account_conflict(market: &Market, record: &ConflictRecord, version: &Version) {
+fn account_conflict(market: &Market, record: &ConflictRecord, version: &ConflictVersion) {
     let Some((counter, by)) = difference_in(record) else {
         return;
     };
     let mut account = market.account.borrow_mut();
     match version {
-        Version::Uploaded => {
+        ConflictVersion::Uploaded => {
             add(&mut account.chosen, counter, by);
             add(&mut account.twice, counter, by);
         }
@@ -133,13 +134,13 @@ async fn settle_refused(market: &Market, random: &mut Random) -> Result<(), Fail
     };
     let is_counter = COUNTERS.iter().any(|it| it.table == record.table);
     let action = match random.below(10) {
-        0..=5 => RefusedAction::Replay,
+        0..=5 => RefusedRowAction::Replay,
         6 | 7 if !is_counter => {
             let text = format!("by {CLERK} {}", market.new_number());
-            RefusedAction::Edit(json!({ "text": text }).to_string())
+            RefusedRowAction::Edit(json!({ "text": text }).to_string())
         }
-        6 | 7 => RefusedAction::Replay,
-        _ => RefusedAction::Discard("no".into()),
+        6 | 7 => RefusedRowAction::Replay,
+        _ => RefusedRowAction::Discard("no".into()),
     };
     let mut choice = RefusedChoice {
         refused: record.id,
@@ -167,9 +168,9 @@ async fn settle_refused(market: &Market, random: &mut Random) -> Result<(), Fail
     chronicle.note(&format!("{CLERK}: {outcome:?}"));
     if matches!(outcome, SettleOutcome::Settled { .. }) {
         match choice.action {
-            RefusedAction::Edit(_) => chronicle.fault(EDITED),
-            RefusedAction::Replay if is_counter => chronicle.fault(REPLAYED),
-            RefusedAction::Discard(_) if is_counter => chronicle.fault(DISCARDED),
+            RefusedRowAction::Edit(_) => chronicle.fault(EDITED),
+            RefusedRowAction::Replay if is_counter => chronicle.fault(REPLAYED),
+            RefusedRowAction::Discard(_) if is_counter => chronicle.fault(DISCARDED),
             _ => {}
         }
     }
@@ -177,7 +178,7 @@ async fn settle_refused(market: &Market, random: &mut Random) -> Result<(), Fail
 }
 
 /// Whatever comes of it, it may have come about.
-fn account_refused(market: &Market, record: &RefusedRecord, action: &RefusedAction) {
+fn account_refused(market: &Market, record: &RefusedRecord, action: &RefusedRowAction) {
     let of = (record.table.as_str(), record.key.as_str());
     let images = (record.pre_image.as_deref(), Some(record.row.as_str()));
     let Some((counter, by)) = difference_of(of, images.0, images.1) else {
@@ -186,21 +187,21 @@ fn account_refused(market: &Market, record: &RefusedRecord, action: &RefusedActi
     let mut account = market.account.borrow_mut();
     match action {
         // Its device may send it once more before it has heard of that.
-        RefusedAction::Replay => add(&mut account.twice, counter, by),
+        RefusedRowAction::Replay => add(&mut account.twice, counter, by),
         _ => add(&mut account.away, counter, by),
     }
 }
 
 /// What the handler says of a row that he sends.
-fn judge(record: &RefusedRecord, action: &RefusedAction) -> Judgement {
+fn judge(record: &RefusedRecord, action: &RefusedRowAction) -> Judgement {
     let row = match action {
-        RefusedAction::Edit(row) => row,
+        RefusedRowAction::Edit(row) => row,
         _ => &record.row,
     };
     let row: Json = serde_json::from_str(row).unwrap_or_default();
     let is_refused = refuses(row["text"].as_str().unwrap_or_default());
-    let verdict = is_refused.then(|| (0, Verdict::Refuse(REASON.into())));
-    let of_table: BTreeMap<u64, Verdict> = verdict.into_iter().collect();
+    let verdict = is_refused.then(|| (0, RowVerdict::Refuse(REASON.into())));
+    let of_table: BTreeMap<u64, RowVerdict> = verdict.into_iter().collect();
     Judgement {
         verdicts: BTreeMap::from([(0, of_table)]),
         ..Judgement::default()

@@ -9,8 +9,8 @@ use serde_json::Value as Json;
 
 use tidewater_centre::records::{ConflictOutcome, ConflictRecord};
 
+use super::ledger::{Differences, Ledger, add};
 use super::scenario::{CHECKED, COUNTERS, Counter, DENIED, FAMILY, PLACED};
-use super::seller::{Differences, Ledger, add};
 
 /// What is known of counters beside what their values say.
 #[derive(Clone, Debug, Default)]

@@ -6,6 +6,7 @@
 
 mod clerk;
 mod judge;
+mod ledger;
 mod provider;
 mod scenario;
 mod seller;
@@ -25,18 +26,20 @@ use tidewater_centre::Centre;
 use tidewater_centre::records::ConflictFilter;
 
 use self::judge::Account;
+use self::ledger::{Differences, Ledger, add};
 use self::scenario::{COUNTERS_EACH, DEVICES, SHELF, STOCK, USERS};
-use self::seller::{Differences, Ledger, Seller, SellerTurn, add};
+use self::seller::{Seller, SellerTurn};
 use crate::application::is_busy;
+use crate::backup;
+use crate::calendar::BEGIN_MS;
 use crate::chronicle::Chronicle;
 use crate::disks::Device;
+use crate::failure::Failed;
 use crate::host::Host;
 use crate::network::Weather;
-use crate::operator;
 use crate::plan::Plan;
 use crate::random::Random;
 use crate::site::{AMBUSH, Node, Site, settle};
-use crate::world::{BEGIN_MS, Failed};
 
 const RESTORED: &str = "centre of a market restored";
 const COPIED: &str = "file of a market copied, and both go on";
@@ -287,7 +290,7 @@ impl Market {
             return Ok(None);
         };
         let copied = from.look().and_then(|original| {
-            operator::copy(&original, &from.device.path_of_copy())?;
+            backup::copy(&original, &from.device.path_of_copy())?;
             Ok((
                 judge::outstanding(&original)?,
                 judge::pending_inserts(&original)?,
@@ -413,7 +416,7 @@ impl Market {
     fn back_up(&self) -> Result<(), Failed> {
         let mut backups = self.backups.borrow_mut();
         let number = backups.len() as u64 + 1;
-        operator::copy(&self.site.look()?, &self.site.disk.backup(number))?;
+        backup::copy(&self.site.look()?, &self.site.disk.backup(number))?;
         backups.push(self.account.borrow().centre.clone());
         Ok(())
     }

@@ -13,10 +13,12 @@ use tidewater_remote::session::{Now, SignInRequest};
 
 use super::Market;
 use super::scenario::{DENIED, JUDGED, OFFICE};
+use crate::calendar::BEGIN_MS;
+use crate::failure::Failed;
 use crate::line::{Line, Said};
 use crate::network::Weather;
 use crate::random::Random;
-use crate::world::{BEGIN_MS, Failed, PASSWORD};
+use crate::users::PASSWORD;
 
 /// How often it looks whether the market is over, and whether it is asked.
 const GLANCE: Duration = Duration::from_secs(2);

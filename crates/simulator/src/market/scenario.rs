@@ -3,7 +3,7 @@
 use tidewater_centre::ScriptSpec;
 use tidewater_server::Config;
 
-use crate::world::Failed;
+use crate::failure::Failed;
 
 /// The devices at the beginning, each with its user.
 pub(super) const DEVICES: [(&str, &str); 3] = [("ann", "ann"), ("ben", "ben"), ("tab", "ann")];
@@ -160,13 +160,15 @@ pub(super) fn config() -> Result<Config, Failed> {
         table(
             "claim",
             everyone,
-            &format!("handler = {{ url = \"call:{JUDGED}\", timeout = \"4s\", pause = \"3s\" }}"),
+            &format!(
+                "handler = {{ url = \"call:{JUDGED}\", timeout = \"4s\", breaker_pause = \"3s\" }}"
+            ),
         ),
     ];
     let text = format!(
         "[server]\nlisten = [\"tcp://127.0.0.1:7439\"]\nconsolidated = \"sqlite:simulated\"\n\
          [server.limits]\nsession_workers = 1\nupload_workers = 2\ndownload_workers = 2\n\
-         shutdown = \"1s\"\n\
+         shutdown_timeout = \"1s\"\n\
          [[publication]]\nname = \"main\"\n{}\
          [[procedure]]\nname = \"{JUDGED}\"\nprovided_by = \"{OFFICE}\"\n\
          arguments = {{ request = \"json\" }}\nallow = \"SELECT 1 WHERE 1 = 0\"\n\

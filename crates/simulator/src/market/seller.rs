@@ -1,7 +1,6 @@
 //! A device of the market: what its user does with his file, and what he has done.
 
 use std::cell::RefCell;
-use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 use rusqlite::{Connection, OptionalExtension, params};
@@ -10,6 +9,7 @@ use tidewater_remote::RemoteError;
 use tidewater_remote::database::{RemoteDatabase, RowSelection};
 
 use super::judge;
+use super::ledger::{Differences, Ledger, add};
 use super::scenario::{
     COUNTERS_EACH, Counter, DENIED, FAMILY, LINES, SALES, SHELF, STOCK, VOUCHER,
 };
@@ -17,31 +17,9 @@ use super::{RENUMBERED, Trouble};
 use crate::application::{self, is_busy};
 use crate::chronicle::Chronicle;
 use crate::disks::Device;
+use crate::failure::Failed;
 use crate::random::Random;
 use crate::site::Node;
-use crate::world::Failed;
-
-/// By how much counters were changed, by table and key.
-pub(super) type Differences = BTreeMap<(&'static str, i64), i64>;
-
-/// Adds a difference of one counter.
-pub(super) fn add(differences: &mut Differences, counter: (&'static str, i64), by: i64) {
-    *differences.entry(counter).or_default() += by;
-}
-
-/// What the application of a device has committed.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Ledger {
-    /// What it has taken from counters: less than nothing.
-    pub(super) taken: Differences,
-    /// The rows of families that it has inserted, by what they say, and under which sale.
-    pub(super) entries: BTreeMap<String, String>,
-    /// Rows of counters that it has inserted while its file was one of two of one origin, and did not
-    /// know that.
-    pub(super) inserted_in_copy: BTreeSet<(&'static str, i64)>,
-    /// The tickets that it has numbered.
-    pub(super) tickets: BTreeSet<String>,
-}
 
 /// A device of the market.
 pub(super) struct Seller {

@@ -17,7 +17,7 @@ use super::Address;
 use super::exact::{Exact, Spoken, Watched};
 use crate::chronicle::Chronicle;
 use crate::defects::Numbers;
-use crate::host::Life;
+use crate::server_life::Life;
 
 /// Where a process takes requests.
 #[derive(Clone)]

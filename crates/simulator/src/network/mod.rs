@@ -19,8 +19,8 @@ use tidewater_server::environment::{
 };
 
 use crate::chronicle::Chronicle;
-use crate::host::Life;
 use crate::random::Random;
+use crate::server_life::Life;
 
 pub(crate) use inlet::Inlet;
 pub(crate) use requests::{Farm, dial as dial_in_requests};

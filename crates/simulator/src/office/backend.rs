@@ -7,9 +7,9 @@ use std::collections::BTreeMap;
 
 use serde_json::{Map, Value as Json, json};
 
+use crate::chronicle::Chronicle;
 use crate::defects;
 use crate::random::Random;
-use crate::world::World;
 
 const CHANGED: &str = "row changed by a handler";
 const REFUSED: &str = "row refused by a handler";
@@ -81,21 +81,29 @@ impl Backend {
 }
 
 /// Whether it takes longer than anybody waits.
-pub(super) fn dawdles(world: &World, random: &mut Random) -> bool {
-    let is_slow = !world.is_healed() && world.plan.faults > 0 && random.percent(10);
+pub(super) fn dawdles(chronicle: &Chronicle, may_fail: bool, random: &mut Random) -> bool {
+    let is_slow = may_fail && random.percent(10);
     if is_slow {
-        world.chronicle.fault(SLOW);
+        chronicle.fault(SLOW);
     }
     is_slow
 }
 
 /// Judges what it is asked; the answer, JSON.
-pub(super) fn judge(world: &World, request: &str, random: &mut Random) -> String {
+pub(super) fn judge(
+    backend: &mut Backend,
+    request: &str,
+    (chronicle, may_fail): (&Chronicle, bool),
+    random: &mut Random,
+) -> String {
     let request: Json = serde_json::from_str(request).unwrap_or_default();
     let rows = request["rows"].as_array().cloned().unwrap_or_default();
-    let mut answers: Vec<Json> = rows.iter().map(|row| judge_row(world, row)).collect();
-    if !world.is_healed() && world.plan.faults > 0 && random.percent(8) {
-        world.chronicle.fault(NONSENSE);
+    let mut answers: Vec<Json> = rows
+        .iter()
+        .map(|row| judge_row(backend, row, chronicle))
+        .collect();
+    if may_fail && random.percent(8) {
+        chronicle.fault(NONSENSE);
         match random.below(4) {
             0 => return json!("what?").to_string(),
             1 => answers.truncate(answers.len() - 1),
@@ -110,15 +118,14 @@ pub(super) fn judge(world: &World, request: &str, random: &mut Random) -> String
     json!({ "rows": answers }).to_string()
 }
 
-fn judge_row(world: &World, row: &Json) -> Json {
+fn judge_row(backend: &mut Backend, row: &Json, chronicle: &Chronicle) -> Json {
     let key = row["idempotency_key"].as_str().unwrap_or_default();
     let note = |image: &str| row[image]["note"].as_str().map(str::to_owned);
     let (old, new) = (note("old"), note("new"));
-    let mut backend = world.backend.borrow_mut();
     let asked_as = defects::key_as_heard(key, backend.0.len());
     let effect = match backend.0.get(&asked_as) {
         Some(effect) => {
-            world.chronicle.fault(ASKED_AGAIN);
+            chronicle.fault(ASKED_AGAIN);
             effect.clone()
         }
         None => {
@@ -132,24 +139,24 @@ fn judge_row(world: &World, row: &Json) -> Json {
             effect
         }
     };
-    world.chronicle.note(&format!("the backend: {effect:?}"));
+    chronicle.note(&format!("the backend: {effect:?}"));
     let mut answer = Map::new();
     answer.insert("idempotency_key".into(), key.into());
     let verdict = match effect.said {
         Said::Apply => "apply",
         Said::Change => {
-            world.chronicle.fault(CHANGED);
+            chronicle.fault(CHANGED);
             let text = effect.new.as_deref().map(eased);
             answer.insert("new".into(), json!({ "note": text }));
             "change"
         }
         Said::Refuse => {
-            world.chronicle.fault(REFUSED);
+            chronicle.fault(REFUSED);
             answer.insert("reason".into(), "not so".into());
             "refuse"
         }
         Said::Handled => {
-            world.chronicle.fault(HANDLED);
+            chronicle.fault(HANDLED);
             "handled"
         }
     };

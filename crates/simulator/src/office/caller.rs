@@ -12,11 +12,13 @@ use tidewater_protocol::message::{Argument, ArgumentValue, Call};
 
 use super::{call_over, call_with, sign_in};
 use crate::application::{What, Wish, new_key};
+use crate::failure::Failed;
 use crate::line::Called;
 use crate::network::Weather;
 use crate::random::Random;
-use crate::scenario::{FETCHED, OFFICE};
-use crate::world::{Failed, World};
+use crate::scenario::FETCHED;
+use crate::users::OFFICE;
+use crate::world::World;
 
 pub(super) const CALLED: &str = "call of a program answered";
 

@@ -11,11 +11,13 @@ use futures_util::future::try_join_all;
 use tidewater_protocol::message::{Argument, ArgumentValue, Call, Proof};
 use tidewater_remote::session::SignInRequest;
 
+use crate::failure::Failed;
 use crate::line::{Called, Line};
 use crate::network::Weather;
 use crate::random::Random;
-use crate::scenario::OFFICE;
-use crate::world::{Failed, PASSWORD, World};
+use crate::users::OFFICE;
+use crate::users::PASSWORD;
+use crate::world::World;
 
 pub(crate) use backend::{Backend, KINDS as HANDLING, Said, eased, is_eased, says};
 pub(crate) use caller::call;
@@ -52,7 +54,7 @@ async fn sign_in(
         if line.connection.has_ended() {
             return Ok(None);
         }
-        line.wait(world, &now, None).await;
+        line.wait(world.began, &now, None).await;
     }
     Ok(Some(line))
 }
@@ -70,5 +72,5 @@ fn call_with(procedure: &str, arguments: &[(&str, &str)]) -> Call {
 
 async fn call_over(line: &mut Line, world: &World, call: &Call) -> Result<Called, Failed> {
     let now = || world.now();
-    line.call(world, &now, call, None).await
+    line.call(world.began, &now, call, None).await
 }

@@ -12,11 +12,12 @@ use tidewater_protocol::{Code, ColumnType, Datum};
 use super::{backend, call_over, call_with, sign_in};
 use crate::application::{self, is_busy};
 use crate::besides::JUDGED;
+use crate::failure::Failed;
 use crate::line::{Called, Line, Said};
 use crate::network::Weather;
 use crate::random::Random;
 use crate::scenario::{FETCHED, REPEATED};
-use crate::world::{Failed, World};
+use crate::world::World;
 
 pub(super) const DIED_BEFORE: &str = "provider died before it had done a call";
 pub(super) const DIED_AFTER: &str = "provider died after it had done a call";
@@ -76,7 +77,7 @@ async fn serve(
     while !world.is_over() && line.connection.is_open() && world.is_healed() == is_good {
         let Some(said) = line.said.pop_front() else {
             let until = Instant::now() + GLANCE;
-            line.wait(world, &now, Some(until)).await;
+            line.wait(world.began, &now, Some(until)).await;
             continue;
         };
         let Said::Call { id, call } = said else {
@@ -85,7 +86,7 @@ async fn serve(
         if call.procedure.starts_with("tidewater.") {
             continue;
         }
-        if call.procedure == JUDGED && backend::dawdles(world, random) {
+        if call.procedure == JUDGED && backend::dawdles(&world.chronicle, may_fail(world), random) {
             sleep(DAWDLES).await;
         }
         let may_die = world.plan.accidents > 0 && !world.is_healed();
@@ -128,7 +129,12 @@ fn judge(world: &World, call: &Call, random: &mut Random) -> Result<Option<Answe
     let Some(ArgumentValue::Text(request) | ArgumentValue::Json(request)) = argument else {
         return Err(Failed("a handler is asked without a request".into()));
     };
-    let answer = backend::judge(world, request, random);
+    let answer = backend::judge(
+        &mut world.backend.borrow_mut(),
+        request,
+        (&world.chronicle, may_fail(world)),
+        random,
+    );
     Ok(Some(Answer::value(ColumnType::Json, &Datum::Text(&answer))))
 }
 
@@ -155,4 +161,9 @@ async fn perform(world: &World, call: &Call) -> Result<bool, Failed> {
         }
     }
     Ok(false)
+}
+
+/// Whether the backend may answer otherwise than it should.
+fn may_fail(world: &World) -> bool {
+    !world.is_healed() && world.plan.faults > 0
 }

@@ -3,14 +3,14 @@
 use std::rc::Rc;
 
 use super::{Remote, open};
+use crate::backup;
 use crate::defects;
 use crate::disks::Device;
+use crate::failure::Failed;
 use crate::judge::{has_table, is_untracked};
 use crate::liar::{self, LIED};
-use crate::operator;
 use crate::random::Random;
-use crate::scenario::EDITED;
-use crate::world::Failed;
+use crate::tables::EDITED;
 
 const CLOCK: &str = "clock of a remote jumped";
 const RESTORED: &str = "remote restored to an older copy";
@@ -89,7 +89,7 @@ impl Remote {
     /// Copies the file as it is now.
     fn copy(&self) -> Result<(), Failed> {
         let application = self.application.borrow();
-        operator::copy(application.connection(), &self.device.path_of_copy())?;
+        backup::copy(application.connection(), &self.device.path_of_copy())?;
         let ledger = self.ledger.borrow().clone();
         let (asked, wishes) = (self.asked.borrow().clone(), self.wishes.borrow().clone());
         *self.copy.borrow_mut() = Some((ledger, asked, wishes, self.contests()));
@@ -126,7 +126,7 @@ impl Remote {
         let name = name_of_copy(&self.name);
         let device = Device::new(&name, random.fork());
         let path = device.application_path();
-        operator::copy(self.application.borrow().connection(), &path)?;
+        backup::copy(self.application.borrow().connection(), &path)?;
         let authors = vec![self.name.clone(), name];
         let twin = Remote::at(&self.world, authors, self.user, device, random.fork())?;
         *twin.ledger.borrow_mut() = self.ledger.borrow().clone();

@@ -6,10 +6,10 @@ use tidewater_remote::RemoteError;
 use tidewater_remote::database::RemoteDatabase;
 
 use super::Remote;
+use crate::failure::Failed;
 use crate::judge;
 use crate::random::Random;
-use crate::scenario::{ASKED, REGIONS, asked};
-use crate::world::Failed;
+use crate::tables::{ASKED, REGIONS, asked};
 
 const CHANGED: &str = "parameter of a remote changed";
 const DROPPED: &str = "parameter of a remote dropped";

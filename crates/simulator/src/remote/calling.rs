@@ -17,10 +17,10 @@ use tidewater_remote::session::SyncDirection;
 use super::Remote;
 use crate::defects;
 use crate::disks;
+use crate::failure::Failed;
 use crate::line::{Called, Line, Said};
 use crate::network::Weather;
 use crate::random::Random;
-use crate::world::Failed;
 
 const ANSWERED: &str = "row of an outbox executed";
 const REFUSED: &str = "row of an outbox refused";
@@ -210,7 +210,7 @@ impl Remote {
         within_ms: Option<u64>,
     ) -> Result<Called, Failed> {
         let now = || self.now();
-        line.call(&self.world, &now, call, within_ms).await
+        line.call(self.world.began, &now, call, within_ms).await
     }
 
     /// Syncs and stays connected until it is over, syncs when it is told to, or when something was
@@ -279,7 +279,7 @@ impl Remote {
                 return Ok(true);
             }
             let until = Instant::now() + GLANCE;
-            line.wait(&self.world, &now, Some(until)).await;
+            line.wait(self.world.began, &now, Some(until)).await;
         }
     }
 

@@ -31,12 +31,13 @@ use tidewater_remote::spool::MemoryDownloadStore;
 use crate::application::{self, Application, Contests};
 use crate::defects;
 use crate::disks::{self, Device};
+use crate::failure::Failed;
 use crate::judge::{self, Adopting, Asked, LastTracked, Ledger, Parties, Seen, Wishes};
 use crate::network::{Traces, Weather};
 use crate::plan::Plan;
 use crate::random::Random;
-use crate::scenario::{self, EDITED, Holder};
-use crate::world::{Failed, World};
+use crate::tables::{self, EDITED, Holder};
+use crate::world::World;
 
 /// A remote database and all that belongs to it.
 pub(crate) struct Remote {
@@ -380,7 +381,7 @@ impl Remote {
         let centre = self.world.centre_connection();
         let parties = self.parties(application.connection(), &centre);
         let held = self.world.ever_held(self.user);
-        let asked = scenario::asked(application.connection())?;
+        let asked = tables::asked(application.connection())?;
         let holder = Holder {
             user: self.user,
             now_ms: self.world.now().unix_ms,
@@ -434,7 +435,7 @@ impl Remote {
         let application = self.application.borrow();
         let centre = self.world.centre_connection();
         let parties = self.parties(application.connection(), &centre);
-        let asked = scenario::asked(application.connection())?;
+        let asked = tables::asked(application.connection())?;
         let holder = Holder {
             user: self.user,
             now_ms: self.world.now().unix_ms,

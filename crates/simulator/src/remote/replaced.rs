@@ -3,10 +3,10 @@
 use tidewater_remote::database::AdoptionRule;
 
 use super::{Remote, open, subscribe};
+use crate::failure::Failed;
 use crate::judge::{self, Adopting, has_table};
 use crate::random::Random;
-use crate::scenario::BALANCES;
-use crate::world::Failed;
+use crate::tables::BALANCES;
 
 const REPLACED: &str = "device of a remote replaced";
 const MINE: &str = "file adopted with its own rows";

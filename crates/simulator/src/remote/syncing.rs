@@ -18,12 +18,13 @@ use super::Remote;
 use super::asking::ASKED_IN_SYNC;
 use crate::defects::{self, Meddler};
 use crate::disks;
+use crate::failure::Failed;
 use crate::line::{Line, summary};
 use crate::network::Weather;
 use crate::random::Random;
-use crate::scenario;
+use crate::tables;
+use crate::users::PASSWORD;
 use crate::vfs::Process;
-use crate::world::{Failed, PASSWORD};
 
 const TWICE: &str = "remote synced by two processes at once";
 const UPLOAD_UNACKNOWLEDGED: &str = "acknowledgement lost after the upload's commit";
@@ -197,7 +198,7 @@ impl Remote {
             disks::process_at(database.path()).ok_or_else(|| gone("a file is on no device"))?;
         let path = database.path().to_path_buf();
         let mut meddler = Meddler::new(&self.application, &path, &self.world.centre_connection());
-        let asked = scenario::asked(self.application.borrow().connection())?;
+        let asked = tables::asked(self.application.borrow().connection())?;
         let asked = self.asked.borrow_mut().begins(asked);
         here.connection.sync(database, options, seed);
         meddler.begun();

@@ -21,13 +21,13 @@ pub(crate) use self::node::Node;
 use crate::application;
 use crate::chronicle::Chronicle;
 use crate::disks::CentreDisk;
+use crate::failure::Failed;
 use crate::host::Host;
 use crate::intruder::Intruder;
 use crate::network::{Farm, Traces, Weather};
 use crate::random::Random;
 use crate::template;
 use crate::vfs;
-use crate::world::Failed;
 
 /// How long a process has to meet the commit that kills it.
 pub(crate) const AMBUSH: Duration = Duration::from_secs(15);

@@ -14,14 +14,16 @@ use tidewater_remote::session::{
 use tidewater_remote::spool::{MemoryDownloadStore, MemorySpool};
 
 use super::Site;
+use crate::calendar::BEGIN_MS;
 use crate::chronicle::Chronicle;
 use crate::defects::{FileNumbers, show_lines};
 use crate::disks;
+use crate::failure::Failed;
 use crate::line::{Line, summary};
 use crate::network::{Traces, Weather};
 use crate::random::Random;
+use crate::users::PASSWORD;
 use crate::vfs::Process;
-use crate::world::{BEGIN_MS, Failed, PASSWORD};
 
 /// How often a server may send a file away at once.
 const ROUNDS: usize = 6;

@@ -6,6 +6,7 @@
 //! puts them together. No crate fits: sqlite-plugin, which is maintained, takes its bindings
 //! from libclang at every build.
 
+mod disk;
 mod ffi;
 mod file;
 mod locks;
@@ -13,9 +14,8 @@ mod machine;
 mod open;
 mod registry;
 
-pub(crate) use machine::{
-    Accident, Machine, Operation, Process, identity, process_at, start_beside,
-};
+pub(crate) use disk::{Accident, Operation};
+pub(crate) use machine::{Machine, Process, identity, process_at, start_beside};
 pub(crate) use registry::set_clock;
 
 #[cfg(test)]

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use rusqlite::ffi;
 
+use super::disk::{File, Life, Operation, Shared, Verdict};
 use super::locks::{self, Level, Region};
-use super::machine::{File, Life, Operation, Shared, Verdict};
 use super::registry::Found;
 
 /// A result code of SQLite.

@@ -9,7 +9,7 @@ use std::sync::{Arc, Weak};
 
 use tokio::time::Instant;
 
-use super::machine::{Life, Shared};
+use super::disk::{Life, Shared};
 
 /// Where the simulated files seem to be: `/simulated/machine/process/file`.
 const ROOT: &str = "/simulated/";
@@ -40,7 +40,6 @@ pub(super) fn now_ms() -> Option<i64> {
 }
 
 pub(super) fn add(machine: &Arc<Shared>) {
-    super::ffi::register();
     MACHINES.with_borrow_mut(|machines| {
         machines.retain(|it| it.upgrade().is_some_and(|it| it.name() != machine.name()));
         machines.push(Arc::downgrade(machine));

@@ -5,8 +5,7 @@ use std::net::{Ipv4Addr, TcpStream};
 
 use anyhow::{Context, bail, ensure};
 
-use super::super::stage::USER;
-use super::Job;
+use super::{Job, USER};
 
 /// A connection that is kept, with a token.
 pub(super) struct Http {

@@ -15,9 +15,11 @@ use tidewater_client::{Link, LinkOptions, Request};
 
 use self::calls::{by_threads, one_after_the_other};
 use self::http::Http;
-use super::stage::USER;
 use crate::base;
 use crate::spread::percentile;
+
+/// The user as whom programs sign in.
+pub(super) const USER: &str = "bench-0";
 
 /// What a program is to do.
 #[derive(Clone, Debug, Serialize, Deserialize)]

@@ -7,11 +7,13 @@ use tidewater_centre_postgres::connect;
 
 use super::PostgresWorld;
 use crate::fixture::{Fixture, PostgresFixture};
-use tidewater_centre::explain::{Question, Verdict};
-use tidewater_centre::preview::PreviewAsked;
+use tidewater_centre::explain::{ExplainQuestion, ExplainVerdict};
+use tidewater_centre::preview::PreviewRequest;
 use tidewater_centre_conformance::explaining::register;
-use tidewater_centre_conformance::remote::{Remote, delete, download_together, insert, update};
-use tidewater_centre_conformance::world::{NOW_MS, World, everyone, partitioned, publication};
+use tidewater_centre_conformance::remote::{TestRemote, delete, download_together, insert, update};
+use tidewater_centre_conformance::world::{
+    DeployedCentre, NOW_MS, everyone, partitioned, publication,
+};
 use tidewater_protocol::Code;
 
 /// Documents of a team, of which everybody sees his own, and their lines. `{role}` may write them;
@@ -61,7 +63,7 @@ fn docs(act_as: ActAs) -> PublicationSpec {
 
 /// The documents, served under the role that the query yields for a user; and that role's name.
 async fn world(name: &str) -> (PostgresWorld, String) {
-    let mut world = World::<PostgresFixture>::new(
+    let mut world = DeployedCentre::<PostgresFixture>::new(
         "CREATE TABLE x (id integer PRIMARY KEY)",
         vec![everyone("x")],
     )
@@ -90,11 +92,11 @@ async fn audit(world: &PostgresWorld) -> Vec<String> {
 #[tokio::test]
 async fn what_a_role_does_not_see_is_explained_and_not_counted() {
     let (world, role) = world("reader").await;
-    let mut anna = Remote::new(&world, "anna").await;
+    let mut anna = TestRemote::new(&world, "anna").await;
     register(&world, &mut anna).await;
     anna.download().await;
     let explain = async |key: &str| {
-        let question = Question {
+        let question = ExplainQuestion {
             remote_id: anna.id,
             table: "doc".into(),
             key: key.into(),
@@ -104,15 +106,15 @@ async fn what_a_role_does_not_see_is_explained_and_not_counted() {
         world.centre.explain(&question).await.unwrap()
     };
     let hidden = explain("2").await;
-    assert_eq!(hidden.verdict, Verdict::NotHeld);
+    assert_eq!(hidden.verdict, ExplainVerdict::NotHeld);
     let why = "under which the remote reads, does not see it: row security hides it";
     assert!(hidden.sentence.contains(why), "{}", hidden.sentence);
     let seen = explain("1").await.publications[0].role.clone().unwrap();
     assert_eq!((seen.name, seen.sees), (role.clone(), true));
-    let asked = PreviewAsked {
+    let asked = PreviewRequest {
         rows: 9,
         now_ms: NOW_MS,
-        ..PreviewAsked::default()
+        ..PreviewRequest::default()
     };
     let mut specs = world.specs.clone();
     specs[0].tables[0].partition = vec![RuleSpec::columns(&["team"], "SELECT 2")];
@@ -141,8 +143,8 @@ async fn what_a_role_does_not_see_is_explained_and_not_counted() {
 #[tokio::test]
 async fn a_remote_sees_and_writes_what_its_role_may() {
     let (world, role) = world("clerk").await;
-    let mut anna = Remote::synced(&world, "anna").await;
-    let mut berta = Remote::synced(&world, "berta").await;
+    let mut anna = TestRemote::synced(&world, "anna").await;
+    let mut berta = TestRemote::synced(&world, "berta").await;
     assert_eq!(anna.rows("doc"), ["1|1|anna|a"]);
     assert_eq!(anna.rows("line"), ["10|1|a"]);
     assert_eq!(berta.rows("line"), ["20|2|b"]);
@@ -193,7 +195,7 @@ async fn a_remote_sees_and_writes_what_its_role_may() {
 #[tokio::test]
 async fn what_row_security_hides_is_met_by_nobody() {
     let (world, role) = world("blind").await;
-    let mut anna = Remote::synced(&world, "anna").await;
+    let mut anna = TestRemote::synced(&world, "anna").await;
     let result = anna
         .upload(&[
             // A key of somebody else, ...
@@ -229,9 +231,9 @@ async fn each_upload_of_a_list_acts_for_itself() {
         ..docs(ActAs::Role(String::new()))
     });
     world.deploy().await.unwrap();
-    let mut anna = Remote::synced(&world, "anna").await;
-    let mut clara = Remote::new(&world, "clara").await;
-    let mut dora = Remote::new(&world, "berta").await;
+    let mut anna = TestRemote::synced(&world, "anna").await;
+    let mut clara = TestRemote::new(&world, "clara").await;
+    let mut dora = TestRemote::new(&world, "berta").await;
     dora.subscribe_to(world.schemas[1].clone());
     dora.download().await;
     assert_eq!(dora.rows("doc").len(), 2);
@@ -274,7 +276,7 @@ async fn a_user_without_the_one_role_is_told_and_others_go_on() {
     world
         .execute(&format!("CREATE ROLE {other} SUPERUSER"))
         .await;
-    let mut clara = Remote::new(&world, "clara").await;
+    let mut clara = TestRemote::new(&world, "clara").await;
     let mut failure = async |sql: &str| {
         world
             .execute("DELETE FROM staff WHERE login = 'clara'")
@@ -328,7 +330,7 @@ async fn what_the_role_has_no_right_to_is_refused() {
     world
         .execute("INSERT INTO doc VALUES (9, 1, 'anna', 'childless')")
         .await;
-    let mut anna = Remote::synced(&world, "anna").await;
+    let mut anna = TestRemote::synced(&world, "anna").await;
     world
         .execute(&format!(
             "REVOKE INSERT ON line FROM {role}; REVOKE DELETE ON doc FROM {role}"
@@ -387,7 +389,7 @@ async fn another_role_gets_everything_anew() {
          CREATE POLICY all_of_them ON doc TO {chief} USING (true)"
         ))
         .await;
-    let mut anna = Remote::synced(&world, "anna").await;
+    let mut anna = TestRemote::synced(&world, "anna").await;
     world
         .execute(&format!(
             "UPDATE staff SET role = '{chief}' WHERE login = 'anna'"
@@ -408,7 +410,7 @@ async fn another_role_gets_everything_anew() {
 #[tokio::test]
 async fn many_changes_are_read_by_their_keys() {
     let (world, role) = world("many").await;
-    let mut anna = Remote::synced(&world, "anna").await;
+    let mut anna = TestRemote::synced(&world, "anna").await;
     world
         .execute(
             "INSERT INTO doc SELECT i, 1, CASE i % 2 WHEN 0 THEN 'anna' ELSE 'berta' END, 'x'
@@ -516,7 +518,8 @@ async fn a_role_that_cannot_be_assumed_is_told_when_deploying() {
     );
     fixture.execute(&format!("GRANT {clerk} TO {server}")).await;
     let schemas = centre.load(&specs).await.unwrap();
-    let mut anna = Remote::of(schemas[0].clone(), centre.worker().await.unwrap(), "anna");
+    let mut anna =
+        TestRemote::with_worker(schemas[0].clone(), centre.worker().await.unwrap(), "anna");
     anna.download().await;
     assert_eq!(anna.rows("line"), ["10|1|a"]);
     anna.upload(&[update("line", "10|1|a", "10|1|b")]).await;
@@ -538,7 +541,7 @@ async fn what_policies_show_one_is_not_given_to_another() {
     world.deploy().await.unwrap();
     let mut remotes = Vec::new();
     for user in ["anna", "berta"] {
-        remotes.push(Remote::new(&world, user).await);
+        remotes.push(TestRemote::new(&world, user).await);
     }
     let received = download_together(&mut remotes).await.into_iter();
     let received: Vec<Vec<String>> = received.map(|it| it.unwrap().rows()).collect();

@@ -4,8 +4,10 @@ use super::PostgresWorld;
 use crate::fixture::PostgresFixture;
 use tidewater_centre::{OnUnseenChildren, TableSpec};
 use tidewater_centre_conformance::fixture::Fixture;
-use tidewater_centre_conformance::remote::{Remote, delete, insert, update};
-use tidewater_centre_conformance::world::{NOW_MS, World, everyone, partitioned, publication};
+use tidewater_centre_conformance::remote::{TestRemote, delete, insert, update};
+use tidewater_centre_conformance::world::{
+    DeployedCentre, NOW_MS, everyone, partitioned, publication,
+};
 use tidewater_centre_postgres::connect;
 
 /// Orders whose triggers write two other tables: before, after, and at the commit.
@@ -40,10 +42,10 @@ async fn orders() -> PostgresWorld {
         on_unseen_children: OnUnseenChildren::Cascade,
         ..everyone(name)
     });
-    World::new(EFFECTS_DDL, tables.to_vec()).await
+    DeployedCentre::new(EFFECTS_DDL, tables.to_vec()).await
 }
 
-async fn assert_equal(world: &PostgresWorld, remote: &Remote) {
+async fn assert_equal(world: &PostgresWorld, remote: &TestRemote) {
     for table in TABLES {
         let sql = format!("SELECT * FROM {table} t");
         let mut rows = world.fixture.query(&sql).await;
@@ -55,7 +57,7 @@ async fn assert_equal(world: &PostgresWorld, remote: &Remote) {
 #[tokio::test]
 async fn what_triggers_of_the_application_write_reaches_everybody() {
     let world = orders().await;
-    let mut anna = Remote::synced(&world, "anna").await;
+    let mut anna = TestRemote::synced(&world, "anna").await;
     for sql in [
         "INSERT INTO line VALUES (1, 1, -3, 1), (2, 2, 5, 2)",
         "DELETE FROM line WHERE id = 2; INSERT INTO line VALUES (3, 1, 1, 2)",
@@ -73,8 +75,8 @@ async fn what_triggers_of_the_application_write_reaches_everybody() {
 #[tokio::test]
 async fn what_an_upload_sets_off_reaches_its_uploader_and_the_others() {
     let world = orders().await;
-    let mut anna = Remote::synced(&world, "anna").await;
-    let mut berta = Remote::synced(&world, "berta").await;
+    let mut anna = TestRemote::synced(&world, "anna").await;
+    let mut berta = TestRemote::synced(&world, "berta").await;
     let uploads = [
         vec![insert("line", "1|1|-3|1"), insert("line", "2|2|5|2")],
         vec![
@@ -102,7 +104,7 @@ async fn what_an_upload_sets_off_reaches_its_uploader_and_the_others() {
             assert_eq!(anna.rows(table), berta.rows(table));
         }
     }
-    let mut fresh = Remote::synced(&world, "anna").await;
+    let mut fresh = TestRemote::synced(&world, "anna").await;
     assert_equal(&world, &fresh).await;
     assert_eq!(fresh.download().await.rows(), [] as [&str; 0]);
 }
@@ -123,7 +125,7 @@ async fn a_row_that_a_trigger_keeps_from_its_new_key_is_refused() {
         let mine = "SELECT 'north' WHERE {s.username} <> ''";
         let par = partitioned("par", &["region"], mine);
         let world = PostgresWorld::new(&ddl, vec![par, everyone("ch")]).await;
-        let mut anna = Remote::synced(&world, "anna").await;
+        let mut anna = TestRemote::synced(&world, "anna").await;
         let result = anna
             .upload(&[update("par", "1|a|north", "2|a|north")])
             .await;
@@ -154,7 +156,8 @@ async fn children_that_our_role_may_not_read_are_left_to_the_database() {
     let specs = [publication("sales", vec![everyone("par")])];
     centre.deploy(&specs, false, NOW_MS).await.unwrap();
     let schemas = centre.load(&specs).await.unwrap();
-    let mut anna = Remote::of(schemas[0].clone(), centre.worker().await.unwrap(), "anna");
+    let mut anna =
+        TestRemote::with_worker(schemas[0].clone(), centre.worker().await.unwrap(), "anna");
     anna.download().await;
     let result = anna
         .upload(&[delete("par", "1|a"), update("par", "2|b", "2|c")])

@@ -20,13 +20,13 @@ mod ways;
 
 use crate::fixture::PostgresFixture;
 use tidewater_centre_conformance::fixture::Fixture;
-use tidewater_centre_conformance::world::{World, everyone};
+use tidewater_centre_conformance::world::{DeployedCentre, everyone};
 
-type PostgresWorld = World<PostgresFixture>;
+type PostgresWorld = DeployedCentre<PostgresFixture>;
 
 /// A world with one table that everyone holds.
 async fn table(ddl: &str, name: &str) -> PostgresWorld {
-    World::new(ddl, vec![everyone(name)]).await
+    DeployedCentre::new(ddl, vec![everyone(name)]).await
 }
 
 /// Which PostgreSQL it is: 13 is the oldest that is supported, and lacks a few statements.

@@ -5,8 +5,10 @@ use tidewater_centre_postgres::connect;
 
 use crate::fixture::PostgresFixture;
 use tidewater_centre_conformance::fixture::Fixture;
-use tidewater_centre_conformance::remote::{Remote, insert, update};
-use tidewater_centre_conformance::world::{NOW_MS, World, everyone, partitioned, publication};
+use tidewater_centre_conformance::remote::{TestRemote, insert, update};
+use tidewater_centre_conformance::world::{
+    DeployedCentre, NOW_MS, everyone, partitioned, publication,
+};
 
 fn quoted(name: &str) -> String {
     format!("\"{}\"", name.replace('"', "\"\""))
@@ -50,8 +52,8 @@ async fn names_of_every_kind_are_served_in_any_schema() {
             quoted(schema)
         );
         let spec = partitioned(&format!("{schema}.{table}"), &[value], "SELECT 'mine'");
-        let world: World<PostgresFixture> = World::new(&ddl, vec![spec]).await;
-        let mut anna = Remote::synced(&world, "anna").await;
+        let world: DeployedCentre<PostgresFixture> = DeployedCentre::new(&ddl, vec![spec]).await;
+        let mut anna = TestRemote::synced(&world, "anna").await;
         world
             .execute(&format!(
                 "UPDATE {sql} SET {key_sql} = 'd' WHERE {key_sql} = 'a';
@@ -76,7 +78,7 @@ async fn names_of_every_kind_are_served_in_any_schema() {
 
 #[tokio::test]
 async fn tables_of_one_name_in_two_schemas_are_told_apart() {
-    let mut world: World<PostgresFixture> = World::new(
+    let mut world: DeployedCentre<PostgresFixture> = DeployedCentre::new(
         "CREATE SCHEMA side; CREATE TABLE t (id integer PRIMARY KEY);
          CREATE TABLE side.t (id integer PRIMARY KEY); INSERT INTO t VALUES (1); INSERT INTO side.t VALUES (2)",
         vec![everyone("t")],
@@ -90,8 +92,8 @@ async fn tables_of_one_name_in_two_schemas_are_told_apart() {
         .specs
         .push(publication("other", vec![everyone("side.t")]));
     world.deploy().await.unwrap();
-    let mut anna = Remote::synced(&world, "anna").await;
-    let mut berta = Remote::new(&world, "berta").await;
+    let mut anna = TestRemote::synced(&world, "anna").await;
+    let mut berta = TestRemote::new(&world, "berta").await;
     berta.subscribe_to(world.schemas[1].clone());
     berta.download().await;
     world
@@ -153,7 +155,8 @@ async fn search_paths_and_functions_of_the_same_name_change_nothing() {
     let specs = [publication("sales", vec![everyone("t")])];
     centre.deploy(&specs, false, NOW_MS).await.unwrap();
     let schemas = centre.load(&specs).await.unwrap();
-    let mut anna = Remote::of(schemas[0].clone(), centre.worker().await.unwrap(), "anna");
+    let mut anna =
+        TestRemote::with_worker(schemas[0].clone(), centre.worker().await.unwrap(), "anna");
     anna.download().await;
     // The application has the other path.
     fixture
@@ -165,7 +168,8 @@ async fn search_paths_and_functions_of_the_same_name_change_nothing() {
     let rows = fixture.query("SELECT * FROM public.t ORDER BY id").await;
     assert_eq!(rows, ["1|A", "2|b", "3|c"]);
     let fresh = {
-        let mut fresh = Remote::of(schemas[0].clone(), centre.worker().await.unwrap(), "anna");
+        let mut fresh =
+            TestRemote::with_worker(schemas[0].clone(), centre.worker().await.unwrap(), "anna");
         fresh.download().await;
         fresh
     };
@@ -205,13 +209,15 @@ async fn settings_of_the_database_change_no_values() {
     let specs = [publication("sales", vec![everyone("t")])];
     centre.deploy(&specs, false, NOW_MS).await.unwrap();
     let schemas = centre.load(&specs).await.unwrap();
-    let mut anna = Remote::of(schemas[0].clone(), centre.worker().await.unwrap(), "anna");
+    let mut anna =
+        TestRemote::with_worker(schemas[0].clone(), centre.worker().await.unwrap(), "anna");
     anna.download().await;
     let values = "{0.1,0.30000000000000004}|(0.1,0.30000000000000004)|<a/><b/>|c:\\new|P1DT2H|\
                   2026-02-03";
     let row = |id: i32| format!("{id}|{values}");
     assert_eq!(anna.rows("t"), [row(1)]);
-    let mut carl = Remote::of(schemas[0].clone(), centre.worker().await.unwrap(), "carl");
+    let mut carl =
+        TestRemote::with_worker(schemas[0].clone(), centre.worker().await.unwrap(), "carl");
     carl.download().await;
     let changed = row(1).replace("c:\\new", "d:\\old");
     let result = anna
@@ -221,7 +227,8 @@ async fn settings_of_the_database_change_no_values() {
         result,
         ["1 inserted, 1 updated, 0 deleted, 0 conflicts, 0 refused"]
     );
-    let mut fresh = Remote::of(schemas[0].clone(), centre.worker().await.unwrap(), "anna");
+    let mut fresh =
+        TestRemote::with_worker(schemas[0].clone(), centre.worker().await.unwrap(), "anna");
     fresh.download().await;
     carl.download().await;
     for remote in [&fresh, &carl] {
@@ -303,7 +310,8 @@ async fn a_generated_column_is_no_partition_of_a_table_that_takes_uploads() {
     specs[0].tables[0].direction = tidewater_protocol::Direction::Download;
     centre.deploy(&specs, false, NOW_MS).await.unwrap();
     let schemas = centre.load(&specs).await.unwrap();
-    let mut anna = Remote::of(schemas[0].clone(), centre.worker().await.unwrap(), "anna");
+    let mut anna =
+        TestRemote::with_worker(schemas[0].clone(), centre.worker().await.unwrap(), "anna");
     anna.download().await;
     assert_eq!(anna.rows("t"), ["1|north-1|north"]);
     fixture

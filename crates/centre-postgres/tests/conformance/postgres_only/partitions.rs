@@ -1,13 +1,15 @@
 //! Partitioned tables: writes to the root and to leaves, partitions that come and go.
 
-use tidewater_centre::{CentreError, TableSpec, Tracking};
+use tidewater_centre::{CentreError, TableSpec, TrackingMode};
 use tidewater_centre_postgres::connect;
 
 use super::{PostgresWorld, major_version};
 use crate::fixture::PostgresFixture;
-use crate::fixture::{Fixture, Transaction};
-use tidewater_centre_conformance::remote::{Remote, delete, insert, update};
-use tidewater_centre_conformance::world::{NOW_MS, World, everyone, partitioned, publication};
+use crate::fixture::{ApplicationTransaction, Fixture};
+use tidewater_centre_conformance::remote::{TestRemote, delete, insert, update};
+use tidewater_centre_conformance::world::{
+    DeployedCentre, NOW_MS, everyone, partitioned, publication,
+};
 
 /// Three levels; the oldest leaf has its columns in another order.
 const SALE_DDL: &str = "
@@ -32,11 +34,11 @@ fn sale() -> TableSpec {
 }
 
 async fn sales() -> PostgresWorld {
-    World::new(SALE_DDL, vec![sale()]).await
+    DeployedCentre::new(SALE_DDL, vec![sale()]).await
 }
 
 /// Whether a remote has what the centre has for its user.
-async fn assert_equal(world: &PostgresWorld, remote: &Remote, region: &str) {
+async fn assert_equal(world: &PostgresWorld, remote: &TestRemote, region: &str) {
     let rows = format!(
         "SELECT * FROM (SELECT * FROM sale WHERE region = '{region}') s
          ORDER BY concat_ws('|', day, id, region, note)"
@@ -47,11 +49,11 @@ async fn assert_equal(world: &PostgresWorld, remote: &Remote, region: &str) {
 /// CASES 15, first half.
 #[tokio::test]
 async fn writes_to_the_root_and_to_partitions_of_any_level_reach_remotes() {
-    for tracking in [Tracking::Log, Tracking::Row] {
+    for tracking in [TrackingMode::Log, TrackingMode::Row] {
         let spec = TableSpec { tracking, ..sale() };
-        let world: PostgresWorld = World::new(SALE_DDL, vec![spec]).await;
-        let mut anna = Remote::synced(&world, "anna").await;
-        let mut berta = Remote::synced(&world, "berta").await;
+        let world: PostgresWorld = DeployedCentre::new(SALE_DDL, vec![spec]).await;
+        let mut anna = TestRemote::synced(&world, "anna").await;
+        let mut berta = TestRemote::synced(&world, "berta").await;
         for sql in [
             "INSERT INTO sale VALUES ('2024-06-01', 10, 'north', 'root'), ('2025-06-01', 11, 'south', 'root')",
             "INSERT INTO sale_2024 (day, id, region, note) VALUES ('2024-07-01', 12, 'north', 'leaf')",
@@ -88,7 +90,7 @@ async fn writes_to_the_root_and_to_partitions_of_any_level_reach_remotes() {
 #[tokio::test]
 async fn rows_come_and_go_with_the_partitions_that_are_attached_and_detached() {
     let world = sales().await;
-    let mut anna = Remote::synced(&world, "anna").await;
+    let mut anna = TestRemote::synced(&world, "anna").await;
     world
         .execute(
             "CREATE TABLE old (LIKE sale INCLUDING ALL);
@@ -144,7 +146,7 @@ async fn rows_come_and_go_with_the_partitions_that_are_attached_and_detached() {
 #[tokio::test]
 async fn a_new_partition_is_tracked_without_deploying_and_sends_nothing_again() {
     let world = sales().await;
-    let mut anna = Remote::synced(&world, "anna").await;
+    let mut anna = TestRemote::synced(&world, "anna").await;
     world
         .execute(
             "CREATE TABLE sale_2026 PARTITION OF sale FOR VALUES FROM ('2026-01-01') TO ('2027-01-01')
@@ -177,7 +179,7 @@ async fn a_new_partition_is_tracked_without_deploying_and_sends_nothing_again() 
 #[tokio::test]
 async fn a_partition_that_cannot_be_tracked_at_once_makes_its_table_go_whole() {
     let world = sales().await;
-    let mut anna = Remote::synced(&world, "anna").await;
+    let mut anna = TestRemote::synced(&world, "anna").await;
     let mut open = world.fixture.begin().await;
     open.execute(
         "CREATE TABLE sale_2026 (LIKE sale INCLUDING ALL);
@@ -226,7 +228,8 @@ async fn a_partition_of_another_owner_is_tracked_by_deploying() {
         .replace("postgres@", &format!("{role}@"));
     let serving = connect(&url).await.unwrap();
     let schemas = serving.load(&world.specs).await.unwrap();
-    let mut anna = Remote::of(schemas[0].clone(), serving.worker().await.unwrap(), "anna");
+    let mut anna =
+        TestRemote::with_worker(schemas[0].clone(), serving.worker().await.unwrap(), "anna");
     anna.download().await;
     world
         .execute(
@@ -255,8 +258,8 @@ async fn a_partition_of_another_owner_is_tracked_by_deploying() {
 #[tokio::test]
 async fn uploads_go_into_partitions_and_are_not_sent_back() {
     let world = sales().await;
-    let mut anna = Remote::synced(&world, "anna").await;
-    let mut second = Remote::synced(&world, "anna").await;
+    let mut anna = TestRemote::synced(&world, "anna").await;
+    let mut second = TestRemote::synced(&world, "anna").await;
     let result = anna
         .upload(&[
             insert("sale", "2024-03-01|40|north|new"),
@@ -299,11 +302,11 @@ async fn uploads_go_into_partitions_and_are_not_sent_back() {
 
 #[tokio::test]
 async fn nothing_is_left_on_partitions_when_all_is_removed() {
-    for tracking in [Tracking::Log, Tracking::Row] {
+    for tracking in [TrackingMode::Log, TrackingMode::Row] {
         let spec = TableSpec { tracking, ..sale() };
-        let mut world: PostgresWorld = World::new(SALE_DDL, vec![spec]).await;
+        let mut world: PostgresWorld = DeployedCentre::new(SALE_DDL, vec![spec]).await;
         // A lost trigger of a leaf is found missing, and what it missed is made up for.
-        let mut anna = Remote::synced(&world, "anna").await;
+        let mut anna = TestRemote::synced(&world, "anna").await;
         world
             .execute("DO $$ BEGIN EXECUTE format('DROP TRIGGER %I ON sale_2024',
                (SELECT tgname FROM pg_trigger WHERE tgrelid = 'sale_2024'::regclass AND tgname ~ 'truncate')); END $$;

@@ -5,8 +5,8 @@ use tidewater_testing::postgres::shared_postgres;
 
 use crate::fixture::PostgresFixture;
 use tidewater_centre_conformance::fixture::Fixture;
-use tidewater_centre_conformance::remote::Remote;
-use tidewater_centre_conformance::world::{World, everyone, partitioned};
+use tidewater_centre_conformance::remote::TestRemote;
+use tidewater_centre_conformance::world::{DeployedCentre, everyone, partitioned};
 
 /// A log that has just begun has no statistics, and plans are made when it is empty.
 #[tokio::test]
@@ -14,9 +14,9 @@ async fn a_log_is_read_by_its_index_however_fast_it_grows() {
     let ddl = "CREATE TABLE doc (id INTEGER NOT NULL PRIMARY KEY, owner INTEGER NOT NULL)
         WITH (autovacuum_enabled = off)";
     let tables = vec![partitioned("doc", &["owner"], "SELECT 1")];
-    let world = World::<PostgresFixture>::new(ddl, tables).await;
+    let world = DeployedCentre::<PostgresFixture>::new(ddl, tables).await;
     explain_all(&world).await;
-    let mut anna = Remote::synced(&world, "anna").await;
+    let mut anna = TestRemote::synced(&world, "anna").await;
     let logged = shared_postgres().log().len();
     world.execute("INSERT INTO doc VALUES (1, 1)").await;
     assert_eq!(anna.download().await.rows(), ["doc: 1|1"]);
@@ -40,7 +40,7 @@ async fn a_log_is_read_by_its_index_however_fast_it_grows() {
 }
 
 /// Has connections that are opened from now on explain what they do.
-async fn explain_all(world: &World<PostgresFixture>) {
+async fn explain_all(world: &DeployedCentre<PostgresFixture>) {
     world
         .execute(
             "DO $$ BEGIN EXECUTE format(
@@ -72,7 +72,7 @@ async fn an_idle_sync_is_index_lookups_only() {
         follows("line", "doc"),
         follows("part", "line"),
     ];
-    let world = World::<PostgresFixture>::new(ddl, tables).await;
+    let world = DeployedCentre::<PostgresFixture>::new(ddl, tables).await;
     world
         .execute(
             "INSERT INTO doc SELECT n, 'owner ' || n FROM generate_series(1, 5000) s(n);
@@ -80,7 +80,7 @@ async fn an_idle_sync_is_index_lookups_only() {
              INSERT INTO part SELECT n, 1 + n % 20000 FROM generate_series(1, 20000) s(n)",
         )
         .await;
-    let mut anna = Remote::synced(&world, "user 7").await;
+    let mut anna = TestRemote::synced(&world, "user 7").await;
     assert_eq!(anna.rows("part").len(), 40);
     world.execute("ANALYZE").await;
     explain_all(&world).await;

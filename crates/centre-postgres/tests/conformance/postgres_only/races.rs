@@ -9,11 +9,11 @@ use tidewater_testing::postgres::connect as connect_application;
 use tidewater_testing::{Postgres, PostgresOptions};
 
 use super::PostgresWorld;
-use crate::fixture::{Fixture, Transaction};
+use crate::fixture::{ApplicationTransaction, Fixture};
 use tidewater_centre_conformance::families::follows;
-use tidewater_centre_conformance::remote::{Remote, delete, insert, update};
+use tidewater_centre_conformance::remote::{TestRemote, delete, insert, update};
 use tidewater_centre_conformance::world::{
-    NOW_MS, SHOP_DDL, World, everyone, partitioned, publication, shop,
+    DeployedCentre, NOW_MS, SHOP_DDL, everyone, partitioned, publication, shop,
 };
 
 /// Whether a connection of ours waits for a lock.
@@ -44,8 +44,8 @@ async fn a_download_has_all_of_a_truncate_or_nothing() {
         "TRUNCATE witness, event",
     ] {
         let tables = vec![everyone("event"), everyone("witness")];
-        let world: PostgresWorld = World::new(EVENTS_DDL, tables).await;
-        let mut anna = Remote::synced(&world, "anna").await;
+        let world: PostgresWorld = DeployedCentre::new(EVENTS_DDL, tables).await;
+        let mut anna = TestRemote::synced(&world, "anna").await;
         world
             .execute("UPDATE event SET note = note || '!'; UPDATE witness SET note = 'seen'")
             .await;
@@ -78,10 +78,10 @@ async fn a_download_has_all_of_a_truncate_or_nothing() {
 /// application holds up nobody who wants other rows.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_upload_that_is_given_back_and_waits_holds_up_nobody() {
-    let world: PostgresWorld = World::new(SHOP_DDL, shop()).await;
-    let mut anna = Remote::synced(&world, "anna").await;
-    let mut berta = Remote::synced(&world, "berta").await;
-    let given_back = |remote: &mut Remote, change| {
+    let world: PostgresWorld = DeployedCentre::new(SHOP_DDL, shop()).await;
+    let mut anna = TestRemote::synced(&world, "anna").await;
+    let mut berta = TestRemote::synced(&world, "berta").await;
+    let given_back = |remote: &mut TestRemote, change| {
         let mut upload = remote.next_upload(&[change]);
         upload.given_back = true;
         upload
@@ -119,8 +119,8 @@ async fn a_child_that_comes_while_its_parent_is_deleted_is_not_taken_along() {
            doc integer NOT NULL REFERENCES doc ON DELETE CASCADE);
          INSERT INTO doc VALUES (1, 'one'), (2, 'two'); INSERT INTO line VALUES (1, 1), (2, 2)";
     let tables = ["doc", "line"].map(everyone);
-    let world: PostgresWorld = World::new(ddl, tables.to_vec()).await;
-    let mut anna = Remote::synced(&world, "anna").await;
+    let world: PostgresWorld = DeployedCentre::new(ddl, tables.to_vec()).await;
+    let mut anna = TestRemote::synced(&world, "anna").await;
     let mut open = world.fixture.begin().await;
     open.execute("INSERT INTO line VALUES (9, 1)").await;
     let upload = anna.next_upload(&[
@@ -146,9 +146,9 @@ async fn a_child_that_comes_while_its_parent_is_deleted_is_not_taken_along() {
 /// An upload that meets a TRUNCATE waits for it, and then holds against the empty table.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_upload_waits_for_a_truncate_and_everybody_ends_equal() {
-    let world: PostgresWorld = World::new(SHOP_DDL, shop()).await;
-    let mut anna = Remote::synced(&world, "anna").await;
-    let mut berta = Remote::synced(&world, "berta").await;
+    let world: PostgresWorld = DeployedCentre::new(SHOP_DDL, shop()).await;
+    let mut anna = TestRemote::synced(&world, "anna").await;
+    let mut berta = TestRemote::synced(&world, "berta").await;
     let mut open = world.fixture.begin().await;
     open.execute(
         "TRUNCATE customer CASCADE; INSERT INTO customer VALUES (1, 'north', 'Neu', NULL)",
@@ -211,7 +211,8 @@ async fn a_prepared_transaction_is_brought_once_it_is_committed() {
     let centre = connect(&url).await.unwrap();
     centre.deploy(&specs, false, NOW_MS).await.unwrap();
     let schemas = centre.load(&specs).await.unwrap();
-    let mut anna = Remote::of(schemas[0].clone(), centre.worker().await.unwrap(), "anna");
+    let mut anna =
+        TestRemote::with_worker(schemas[0].clone(), centre.worker().await.unwrap(), "anna");
     anna.download().await;
     let run = async |sql: &str| application.batch_execute(sql).await.unwrap();
     run(
@@ -262,7 +263,7 @@ async fn a_prepared_transaction_is_brought_once_it_is_committed() {
 /// of another owner too, while remotes download.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn roles_without_rights_write_under_load_and_nothing_is_missed() {
-    let world: Arc<PostgresWorld> = Arc::new(World::new(SHOP_DDL, shop()).await);
+    let world: Arc<PostgresWorld> = Arc::new(DeployedCentre::new(SHOP_DDL, shop()).await);
     let name = world.fixture.url().rsplit('_').next().unwrap().to_owned();
     let (clerk, owner) = (format!("clerk_{name}"), format!("owner_{name}"));
     world
@@ -276,7 +277,7 @@ async fn roles_without_rights_write_under_load_and_nothing_is_missed() {
              RESET ROLE;"
         ))
         .await;
-    let mut anna = Remote::synced(&world, "anna").await;
+    let mut anna = TestRemote::synced(&world, "anna").await;
     let url = world
         .fixture
         .url()
@@ -326,12 +327,12 @@ async fn roles_without_rights_write_under_load_and_nothing_is_missed() {
 /// and when the operator has deployed what there is now, everybody ends equal.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn writes_go_on_while_the_owner_alters_the_table() {
-    let mut world: PostgresWorld = World::new(
+    let mut world: PostgresWorld = DeployedCentre::new(
         "CREATE TABLE t (id integer PRIMARY KEY, a text, n integer); INSERT INTO t VALUES (0, 'a', 0)",
         vec![everyone("t")],
     )
     .await;
-    let mut anna = Remote::synced(&world, "anna").await;
+    let mut anna = TestRemote::synced(&world, "anna").await;
     let stop = Arc::new(AtomicBool::new(false));
     let client = connect_application(&world.fixture.url()).await.unwrap();
     let writer = tokio::spawn({
@@ -378,7 +379,7 @@ async fn writes_go_on_while_the_owner_alters_the_table() {
     stop.store(true, Ordering::Relaxed);
     assert!(writer.await.unwrap() > 0);
     world.deploy().await.unwrap();
-    let mut fresh = Remote::new(&world, "anna").await;
+    let mut fresh = TestRemote::new(&world, "anna").await;
     fresh.checkpoint = anna.checkpoint.take();
     fresh.download().await;
     let mut rows = world.fixture.query("SELECT * FROM t").await;
@@ -390,12 +391,12 @@ async fn writes_go_on_while_the_owner_alters_the_table() {
 /// the trigger it does: applications go on, and deploying makes the rest.
 #[tokio::test]
 async fn a_key_gets_another_type_once_its_trigger_is_dropped() {
-    let mut world: PostgresWorld = World::new(
+    let mut world: PostgresWorld = DeployedCentre::new(
         "CREATE TABLE t (id integer PRIMARY KEY, x text); INSERT INTO t VALUES (1, 'a')",
         vec![everyone("t")],
     )
     .await;
-    let mut anna = Remote::synced(&world, "anna").await;
+    let mut anna = TestRemote::synced(&world, "anna").await;
     let alter = "ALTER TABLE t ALTER COLUMN id TYPE text USING 'k' || id";
     let refusal = world.fixture.try_execute(alter).await.unwrap_err();
     assert!(refusal.contains("trigger definition"), "{refusal}");
@@ -416,7 +417,7 @@ async fn a_key_gets_another_type_once_its_trigger_is_dropped() {
         "{loaded}"
     );
     world.deploy().await.unwrap();
-    let mut fresh = Remote::synced(&world, "anna").await;
+    let mut fresh = TestRemote::synced(&world, "anna").await;
     assert_eq!(fresh.rows("t"), ["k1|a", "y|b"]);
     world.execute("UPDATE t SET id = 'x' WHERE id = 'y'").await;
     fresh.download().await;
@@ -427,12 +428,12 @@ async fn a_key_gets_another_type_once_its_trigger_is_dropped() {
 /// is never taken for another one because as many bytes make it up.
 #[tokio::test]
 async fn a_column_of_another_type_is_sent_as_what_it_was_until_it_is_deployed() {
-    let mut world: PostgresWorld = World::new(
+    let mut world: PostgresWorld = DeployedCentre::new(
         "CREATE TABLE t (id integer PRIMARY KEY, n integer); INSERT INTO t VALUES (1, 5)",
         vec![everyone("t")],
     )
     .await;
-    let mut anna = Remote::synced(&world, "anna").await;
+    let mut anna = TestRemote::synced(&world, "anna").await;
     world
         .execute("ALTER TABLE t ALTER COLUMN n TYPE real; INSERT INTO t VALUES (2, 7)")
         .await;
@@ -442,7 +443,7 @@ async fn a_column_of_another_type_is_sent_as_what_it_was_until_it_is_deployed() 
     }
     assert_eq!(anna.rows("t"), ["1|5", "2|7"]);
     world.deploy().await.unwrap();
-    let fresh = Remote::synced(&world, "anna").await;
+    let fresh = TestRemote::synced(&world, "anna").await;
     assert_eq!(fresh.rows("t"), ["1|5", "2|7"]);
 }
 
@@ -457,8 +458,8 @@ async fn a_transaction_of_one_snapshot_ends_where_what_is_above_its_rows_has_mov
         partitioned("doc", &["owner"], "SELECT {s.username}"),
         follows("line", "doc"),
     ];
-    let world: PostgresWorld = World::new(ddl, tables).await;
-    let mut anna = Remote::synced(&world, "anna").await;
+    let world: PostgresWorld = DeployedCentre::new(ddl, tables).await;
+    let mut anna = TestRemote::synced(&world, "anna").await;
     let writer = connect_application(&world.fixture.url()).await.unwrap();
     let begin = "BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT FROM doc";
     let write = "UPDATE line SET body = 'after'";

@@ -1,11 +1,11 @@
 //! Tables that another PostgreSQL feeds by logical replication.
 
-use tidewater_centre::{TableSpec, Tracking};
+use tidewater_centre::{TableSpec, TrackingMode};
 use tidewater_centre_postgres::connect;
 use tidewater_testing::postgres::connect as connect_application;
 use tidewater_testing::{Postgres, PostgresOptions};
 
-use tidewater_centre_conformance::remote::Remote;
+use tidewater_centre_conformance::remote::TestRemote;
 use tidewater_centre_conformance::world::{NOW_MS, everyone, publication};
 
 const DDL: &str = "
@@ -39,14 +39,15 @@ async fn what_logical_replication_brings_reaches_remotes_with_row_tracking() {
         .await
         .unwrap();
     let row = |name: &str| TableSpec {
-        tracking: Tracking::Row,
+        tracking: TrackingMode::Row,
         ..everyone(name)
     };
     let specs = [publication("sales", vec![row("t"), row("p")])];
     let centre = connect(&target_url).await.unwrap();
     centre.deploy(&specs, false, NOW_MS).await.unwrap();
     let schemas = centre.load(&specs).await.unwrap();
-    let mut anna = Remote::of(schemas[0].clone(), centre.worker().await.unwrap(), "anna");
+    let mut anna =
+        TestRemote::with_worker(schemas[0].clone(), centre.worker().await.unwrap(), "anna");
     anna.download().await;
     let subscribe =
         format!("CREATE SUBSCRIPTION s CONNECTION '{source_url}' PUBLICATION all_of_it");

@@ -1,7 +1,7 @@
 //! Which tables partition queries read, and that nobody who writes them is kept from it.
 
 use crate::fixture::PostgresFixture;
-use tidewater_centre_conformance::world::{World, partitioned};
+use tidewater_centre_conformance::world::{DeployedCentre, partitioned};
 
 const DDL: &str = "
     CREATE TABLE spot (id int PRIMARY KEY, place int NOT NULL);
@@ -19,7 +19,8 @@ const DDL: &str = "
 #[tokio::test]
 async fn writes_to_partitions_and_behind_views_and_functions_are_noted_for_any_role() {
     let query = "SELECT place FROM places({s.username}) AS p (place)";
-    let world = World::<PostgresFixture>::new(DDL, vec![partitioned("spot", &["place"], query)]);
+    let world =
+        DeployedCentre::<PostgresFixture>::new(DDL, vec![partitioned("spot", &["place"], query)]);
     let mut world = world.await;
     let mut position = world.centre.follow(None).await.unwrap().position;
     world

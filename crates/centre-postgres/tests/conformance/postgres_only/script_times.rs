@@ -1,7 +1,7 @@
 //! Downloads by time: of what prepared transactions leave, and where columns have no zone.
 
-use tidewater_centre_conformance::fixture::{Fixture, Transaction};
-use tidewater_centre_conformance::remote::{Remote, insert};
+use tidewater_centre_conformance::fixture::{ApplicationTransaction, Fixture};
+use tidewater_centre_conformance::remote::{TestRemote, insert};
 use tidewater_centre_conformance::scripting::{now_ms, script};
 
 use super::{PostgresWorld, table};
@@ -40,7 +40,7 @@ async fn reconnect(world: &mut PostgresWorld) {
     world.schemas = world.centre.load(&world.specs).await.unwrap();
 }
 
-async fn sync(remote: &mut Remote) -> Vec<String> {
+async fn sync(remote: &mut TestRemote) -> Vec<String> {
     remote.now_ms = now_ms();
     remote.download().await.rows()
 }
@@ -54,7 +54,7 @@ fn names(rows: &[String]) -> Vec<&str> {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_prepared_transaction_is_downloaded_by_its_time_once_it_is_committed() {
     let mut world = customers("timestamptz").await;
-    let mut anna = Remote::new(&world, "anna").await;
+    let mut anna = TestRemote::new(&world, "anna").await;
     sync(&mut anna).await;
     let mut other = world.fixture.begin().await;
     other
@@ -71,7 +71,7 @@ async fn a_prepared_transaction_is_downloaded_by_its_time_once_it_is_committed()
     // A server that has just started, and a remote that has nothing.
     reconnect(&mut world).await;
     anna.worker = world.centre.worker().await.unwrap();
-    let mut bela = Remote::new(&world, "bela").await;
+    let mut bela = TestRemote::new(&world, "bela").await;
     for remote in [&mut anna, &mut bela] {
         assert_eq!(names(&sync(remote).await), ["other"]);
     }
@@ -85,7 +85,7 @@ async fn a_prepared_transaction_is_downloaded_by_its_time_once_it_is_committed()
 }
 
 /// What a remote has after a sync, by its names.
-async fn remote_names(remote: &mut Remote) -> Vec<String> {
+async fn remote_names(remote: &mut TestRemote) -> Vec<String> {
     sync(remote).await;
     let rows = remote.rows("customer");
     names(&rows).into_iter().map(str::to_owned).collect()
@@ -112,13 +112,13 @@ async fn times_without_a_zone_are_those_of_the_databases_zone() {
         ] {
             assert!(told.contains(part), "{told}");
         }
-        let mut anna = Remote::new(&world, "anna").await;
+        let mut anna = TestRemote::new(&world, "anna").await;
         sync(&mut anna).await;
         world
             .execute("INSERT INTO customer VALUES (1, 'office')")
             .await;
         assert_eq!(names(&sync(&mut anna).await), ["office"], "{zone}");
-        let mut bela = Remote::new(&world, "bela").await;
+        let mut bela = TestRemote::new(&world, "bela").await;
         sync(&mut bela).await;
         bela.upload(&[insert("customer", "2|field|2026-01-01T00:00:00")])
             .await;

@@ -2,7 +2,7 @@
 
 use futures_util::FutureExt;
 
-use tidewater_centre::records::{AskedSubscription, History};
+use tidewater_centre::records::{HistoryCheck, SubscriptionRequest};
 use tidewater_centre::{CentreError, UploadOutcome};
 use tidewater_centre_postgres::connect;
 use tidewater_testing::Postgres;
@@ -10,12 +10,12 @@ use tidewater_testing::postgres::connect as connect_application;
 
 use super::PostgresWorld;
 use crate::fixture::PostgresFixture;
-use crate::fixture::{Fixture, Transaction};
+use crate::fixture::{ApplicationTransaction, Fixture};
 use tidewater_centre_conformance::offline::{hand_out_of, numbered, numbers};
 use tidewater_centre_conformance::remote::session_state;
-use tidewater_centre_conformance::remote::{Remote, insert, update};
+use tidewater_centre_conformance::remote::{TestRemote, insert, update};
 use tidewater_centre_conformance::world::{
-    NOW_MS, PUBLICATION, SHOP_DDL, World, asked, everyone, publication, shop,
+    DeployedCentre, NOW_MS, PUBLICATION, SHOP_DDL, asked, everyone, publication, shop,
 };
 
 /// Text that it cannot keep would hold up a device's uploads for good.
@@ -68,7 +68,8 @@ async fn no_change_is_skipped_after_a_crash() {
     let centre = connect(&url).await.unwrap();
     centre.deploy(&specs, false, NOW_MS).await.unwrap();
     let schemas = centre.load(&specs).await.unwrap();
-    let mut anna = Remote::of(schemas[0].clone(), centre.worker().await.unwrap(), "anna");
+    let mut anna =
+        TestRemote::with_worker(schemas[0].clone(), centre.worker().await.unwrap(), "anna");
     anna.download().await;
     for _ in 0..3 {
         let aborted = "BEGIN; INSERT INTO product VALUES (9, 'never'); ROLLBACK";
@@ -98,8 +99,8 @@ async fn no_change_is_skipped_after_a_crash() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_deadlock_is_not_shown_to_the_remote() {
-    let world = World::<PostgresFixture>::new(SHOP_DDL, shop()).await;
-    let mut anna = Remote::synced(&world, "anna").await;
+    let world = DeployedCentre::<PostgresFixture>::new(SHOP_DDL, shop()).await;
+    let mut anna = TestRemote::synced(&world, "anna").await;
     let mut application = world.fixture.begin().await;
     application
         .execute(
@@ -133,9 +134,9 @@ async fn a_deadlock_is_not_shown_to_the_remote() {
 
 #[tokio::test]
 async fn a_table_altered_while_serving_is_still_read_and_written() {
-    let world = World::<PostgresFixture>::new(SHOP_DDL, shop()).await;
-    let mut anna = Remote::synced(&world, "anna").await;
-    let mut berta = Remote::synced(&world, "berta").await;
+    let world = DeployedCentre::<PostgresFixture>::new(SHOP_DDL, shop()).await;
+    let mut anna = TestRemote::synced(&world, "anna").await;
+    let mut berta = TestRemote::synced(&world, "berta").await;
     let change = |id: i32| insert("customer", &format!("{id}|north|Name {id}|NULL"));
     anna.upload(&[change(50)]).await;
     world
@@ -164,8 +165,8 @@ async fn a_table_altered_while_serving_is_still_read_and_written() {
 
 #[tokio::test]
 async fn a_worker_goes_on_after_a_call_was_dropped_in_the_middle() {
-    let world = World::<PostgresFixture>::new(SHOP_DDL, shop()).await;
-    let mut anna = Remote::synced(&world, "anna").await;
+    let world = DeployedCentre::<PostgresFixture>::new(SHOP_DDL, shop()).await;
+    let mut anna = TestRemote::synced(&world, "anna").await;
     let mut application = world.fixture.begin().await;
     application
         .execute("UPDATE product SET name = 'cocoa' WHERE product_id = 2")
@@ -202,14 +203,14 @@ async fn a_database_without_our_schema_is_told_as_such() {
 
 #[tokio::test]
 async fn a_database_that_came_out_of_a_dump_forgets_what_remotes_have() {
-    let mut world = World::<PostgresFixture>::new(SHOP_DDL, shop()).await;
-    let mut anna = Remote::synced(&world, "anna").await;
-    let asked = [AskedSubscription {
+    let mut world = DeployedCentre::<PostgresFixture>::new(SHOP_DDL, shop()).await;
+    let mut anna = TestRemote::synced(&world, "anna").await;
+    let asked = [SubscriptionRequest {
         watermark: anna.checkpoint.as_ref().map(|it| it.watermark.clone()),
         ..asked(PUBLICATION)
     }];
     let state = session_state(&mut anna.worker, "anna", None, &asked).await;
-    assert_eq!(state.unwrap().histories, [Some(History::Known)]);
+    assert_eq!(state.unwrap().histories, [Some(HistoryCheck::Known)]);
     // The marks are there, but transaction ids begin anew.
     world
         .execute("UPDATE tidewater.history SET place = 'another cluster'")
@@ -219,7 +220,7 @@ async fn a_database_that_came_out_of_a_dump_forgets_what_remotes_have() {
     let report = world.deploy().await.unwrap();
     assert_eq!(report.steps.len(), 1, "{report:?}");
     let state = session_state(&mut anna.worker, "anna", None, &asked).await;
-    assert_eq!(state.unwrap().histories, [Some(History::Unknown)]);
+    assert_eq!(state.unwrap().histories, [Some(HistoryCheck::Unknown)]);
     assert_eq!(
         anna.compare(&["customer", "product", "purchase"], 1)
             .await
@@ -235,9 +236,9 @@ async fn a_database_that_came_out_of_a_dump_forgets_what_remotes_have() {
 async fn a_column_that_is_widened_under_a_server_is_served_on() {
     let ddl = "CREATE TABLE t (id integer PRIMARY KEY, n integer, small smallint, f real);
                INSERT INTO t VALUES (1, 1, 1, 1)";
-    let world = World::<PostgresFixture>::new(ddl, vec![everyone("t")]).await;
+    let world = DeployedCentre::<PostgresFixture>::new(ddl, vec![everyone("t")]).await;
     let before = world.centre.refresh().await.unwrap().unwrap();
-    let mut remote = Remote::synced(&world, "anna").await;
+    let mut remote = TestRemote::synced(&world, "anna").await;
     world
         .execute(
             "ALTER TABLE t ALTER n TYPE bigint, ALTER small TYPE integer, \
@@ -265,8 +266,8 @@ async fn a_column_that_is_widened_under_a_server_is_served_on() {
 /// Also after it has been sent away, as long as the transaction is open.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_status_names_who_keeps_syncs_waiting() {
-    let world = World::<PostgresFixture>::new(SHOP_DDL, shop()).await;
-    let mut anna = Remote::synced(&world, "anna").await;
+    let world = DeployedCentre::<PostgresFixture>::new(SHOP_DDL, shop()).await;
+    let mut anna = TestRemote::synced(&world, "anna").await;
     let before = NOW_MS / 1_000;
     let mut application = world.fixture.begin().await;
     let statement = "UPDATE product SET name = 'cocoa' WHERE product_id = 2";
@@ -300,8 +301,8 @@ async fn the_status_names_who_keeps_syncs_waiting() {
 /// A prepared transaction has no session that could be named.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_status_names_the_prepared_transaction_that_keeps_syncs_waiting() {
-    let world = World::<PostgresFixture>::new(SHOP_DDL, shop()).await;
-    let mut anna = Remote::synced(&world, "anna").await;
+    let world = DeployedCentre::<PostgresFixture>::new(SHOP_DDL, shop()).await;
+    let mut anna = TestRemote::synced(&world, "anna").await;
     let mut application = world.fixture.begin().await;
     application
         .execute("UPDATE product SET name = 'cocoa' WHERE product_id = 2")
@@ -331,8 +332,8 @@ async fn the_status_names_the_prepared_transaction_that_keeps_syncs_waiting() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_download_does_not_wait_for_ever_for_a_table_that_is_locked() {
-    let world = World::<PostgresFixture>::new(SHOP_DDL, shop()).await;
-    let mut anna = Remote::synced(&world, "anna").await;
+    let world = DeployedCentre::<PostgresFixture>::new(SHOP_DDL, shop()).await;
+    let mut anna = TestRemote::synced(&world, "anna").await;
     let mut application = world.fixture.begin().await;
     application
         .execute("LOCK TABLE product IN ACCESS EXCLUSIVE MODE")
@@ -353,7 +354,7 @@ async fn a_mistyped_number_and_a_table_at_its_end_leave_others_their_numbers() {
                SELECT setval('small_id_seq', 32767);
                INSERT INTO invoice VALUES (40), (2147483647);";
     let tables = vec![numbered("small", "id"), numbered("invoice", "id")];
-    let world: PostgresWorld = World::new(ddl, tables).await;
+    let world: PostgresWorld = DeployedCentre::new(ddl, tables).await;
     for (remote, first) in [(1, 41), (2, 141)] {
         let blocks = hand_out_of(&world, remote, &["small", "invoice"]).await;
         assert_eq!(numbers(&blocks), Vec::from_iter(first..first + 100));

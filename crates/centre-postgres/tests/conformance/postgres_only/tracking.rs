@@ -3,18 +3,18 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use tidewater_centre::records::IncidentKind;
-use tidewater_centre::{CentreError, TableSpec, Tracking};
+use tidewater_centre::{CentreError, TableSpec, TrackingMode};
 
 use crate::fixture::PostgresFixture;
 use tidewater_centre_conformance::fixture::Fixture;
-use tidewater_centre_conformance::remote::{Remote, insert};
-use tidewater_centre_conformance::world::{NOW_MS, SHOP_DDL, World, everyone, shop};
+use tidewater_centre_conformance::remote::{TestRemote, insert};
+use tidewater_centre_conformance::world::{DeployedCentre, NOW_MS, SHOP_DDL, everyone, shop};
 
 #[tokio::test]
 async fn any_role_can_write_a_tracked_table_whatever_its_search_path() {
     static NUMBER: AtomicU64 = AtomicU64::new(0);
-    let world = World::<PostgresFixture>::new(SHOP_DDL, shop()).await;
-    let mut anna = Remote::synced(&world, "anna").await;
+    let world = DeployedCentre::<PostgresFixture>::new(SHOP_DDL, shop()).await;
+    let mut anna = TestRemote::synced(&world, "anna").await;
     let role = format!("clerk_{}", NUMBER.fetch_add(1, Ordering::Relaxed));
     world
         .execute(&format!(
@@ -46,11 +46,11 @@ async fn any_role_can_write_a_tracked_table_whatever_its_search_path() {
 #[tokio::test]
 async fn row_tracking_sees_what_a_replication_worker_writes() {
     let tables = vec![TableSpec {
-        tracking: Tracking::Row,
+        tracking: TrackingMode::Row,
         ..everyone("product")
     }];
-    let world = World::<PostgresFixture>::new(SHOP_DDL, tables).await;
-    let mut anna = Remote::synced(&world, "anna").await;
+    let world = DeployedCentre::<PostgresFixture>::new(SHOP_DDL, tables).await;
+    let mut anna = TestRemote::synced(&world, "anna").await;
     world
         .execute(
             "SET session_replication_role = replica;
@@ -64,8 +64,8 @@ async fn row_tracking_sees_what_a_replication_worker_writes() {
 
 #[tokio::test]
 async fn a_removed_trigger_is_missed_and_restored() {
-    let mut world = World::<PostgresFixture>::new(SHOP_DDL, shop()).await;
-    let mut anna = Remote::synced(&world, "anna").await;
+    let mut world = DeployedCentre::<PostgresFixture>::new(SHOP_DDL, shop()).await;
+    let mut anna = TestRemote::synced(&world, "anna").await;
     let triggers = world
         .fixture
         .query("SELECT tgname FROM pg_trigger WHERE tgname ~ '^tidewater.*delete$' AND tgrelid = 'product'::regclass")
@@ -85,7 +85,7 @@ async fn a_removed_trigger_is_missed_and_restored() {
 }
 
 /// What was told of tables whose changes were not tracked, oldest first.
-async fn told(world: &World<PostgresFixture>) -> Vec<String> {
+async fn told(world: &DeployedCentre<PostgresFixture>) -> Vec<String> {
     let status = world.centre.status().await.unwrap();
     let told = status.incidents.iter().rev();
     let told = told.inspect(|it| {
@@ -97,8 +97,8 @@ async fn told(world: &World<PostgresFixture>) -> Vec<String> {
 
 #[tokio::test]
 async fn triggers_that_are_switched_off_are_noticed_and_remotes_miss_nothing() {
-    let world = World::<PostgresFixture>::new(SHOP_DDL, shop()).await;
-    let mut anna = Remote::synced(&world, "anna").await;
+    let world = DeployedCentre::<PostgresFixture>::new(SHOP_DDL, shop()).await;
+    let mut anna = TestRemote::synced(&world, "anna").await;
     world.centre.check_tracking(NOW_MS).await.unwrap();
     assert_eq!(told(&world).await, [""; 0]);
     world
@@ -145,8 +145,8 @@ async fn triggers_that_were_off_for_a_moment_are_noticed_afterwards() {
         UPDATE product SET name = 'unseen' WHERE product_id = 1;
         ALTER TABLE product ENABLE TRIGGER USER; COMMIT";
     for deploys in [false, true] {
-        let mut world = World::<PostgresFixture>::new(SHOP_DDL, shop()).await;
-        let mut anna = Remote::synced(&world, "anna").await;
+        let mut world = DeployedCentre::<PostgresFixture>::new(SHOP_DDL, shop()).await;
+        let mut anna = TestRemote::synced(&world, "anna").await;
         world.execute(moment).await;
         assert_eq!(anna.download().await.rows(), [""; 0]);
         if deploys {
@@ -168,8 +168,8 @@ async fn triggers_that_were_off_for_a_moment_are_noticed_afterwards() {
 
 #[tokio::test]
 async fn a_table_that_is_dropped_and_made_again_while_it_is_served_is_sent_whole() {
-    let mut world = World::<PostgresFixture>::new(SHOP_DDL, shop()).await;
-    let mut anna = Remote::synced(&world, "anna").await;
+    let mut world = DeployedCentre::<PostgresFixture>::new(SHOP_DDL, shop()).await;
+    let mut anna = TestRemote::synced(&world, "anna").await;
     world
         .execute(
             "DROP TABLE product;
@@ -203,9 +203,9 @@ async fn a_table_that_is_dropped_and_made_again_while_it_is_served_is_sent_whole
 /// old one.
 #[tokio::test]
 async fn a_table_that_is_exchanged_for_another_while_it_is_served_is_sent_whole() {
-    let world = World::<PostgresFixture>::new(SHOP_DDL, shop()).await;
-    let mut anna = Remote::synced(&world, "anna").await;
-    let mut berta = Remote::synced(&world, "berta").await;
+    let world = DeployedCentre::<PostgresFixture>::new(SHOP_DDL, shop()).await;
+    let mut anna = TestRemote::synced(&world, "anna").await;
+    let mut berta = TestRemote::synced(&world, "berta").await;
     world
         .execute(
             "CREATE TABLE copy (LIKE product INCLUDING ALL);
@@ -254,8 +254,8 @@ async fn rows_whose_columns_get_another_type_are_sent_once_more() {
         columns: Some(["id", "note", "mood", "piece"].map(String::from).to_vec()),
         ..everyone("t")
     }];
-    let mut world = World::<PostgresFixture>::new(ddl, tables).await;
-    let mut anna = Remote::synced(&world, "anna").await;
+    let mut world = DeployedCentre::<PostgresFixture>::new(ddl, tables).await;
+    let mut anna = TestRemote::synced(&world, "anna").await;
     let all = "SELECT concat_ws('|', id, note, mood, piece) FROM t ORDER BY id";
     let mut count = 0;
     for (change, altered) in [
@@ -313,8 +313,8 @@ async fn rows_whose_columns_are_dropped_and_added_again_are_sent_once_more() {
     let ddl = "CREATE TABLE t (id integer PRIMARY KEY, other text, note text);
          INSERT INTO t VALUES (1, 'x', 'old'), (2, 'y', 'old')";
     let again = "ALTER TABLE t DROP note; ALTER TABLE t ADD note text DEFAULT 'new'";
-    let mut world = World::<PostgresFixture>::new(ddl, vec![everyone("t")]).await;
-    let mut anna = Remote::synced(&world, "anna").await;
+    let mut world = DeployedCentre::<PostgresFixture>::new(ddl, vec![everyone("t")]).await;
+    let mut anna = TestRemote::synced(&world, "anna").await;
     let all = "SELECT concat_ws('|', id, other, note) FROM t ORDER BY id";
     // A server that looks between the two, or only after them.
     for change in [
@@ -355,13 +355,13 @@ async fn partitions_that_come_and_go_are_no_triggers_that_are_missing() {
         CREATE TABLE p1 PARTITION OF p FOR VALUES FROM (0) TO (10);
         CREATE TABLE p2 PARTITION OF p FOR VALUES FROM (10) TO (20);
         INSERT INTO p VALUES (1, 'a'), (11, 'b')";
-    for tracking in [Tracking::Log, Tracking::Row] {
+    for tracking in [TrackingMode::Log, TrackingMode::Row] {
         let tables = vec![TableSpec {
             tracking,
             ..everyone("p")
         }];
-        let world = World::<PostgresFixture>::new(ddl, tables).await;
-        let mut anna = Remote::synced(&world, "anna").await;
+        let world = DeployedCentre::<PostgresFixture>::new(ddl, tables).await;
+        let mut anna = TestRemote::synced(&world, "anna").await;
         for change in [
             "CREATE TABLE p3 PARTITION OF p FOR VALUES FROM (20) TO (30)",
             "ALTER TABLE p DETACH PARTITION p2",
@@ -392,8 +392,8 @@ async fn a_table_that_gets_an_ancestor_an_heir_or_a_rule_is_sent_whole_until_it_
     let ddl = "CREATE TABLE t (id integer PRIMARY KEY, note text);
          CREATE TABLE above (id integer NOT NULL, note text);
          INSERT INTO t VALUES (1, 'a')";
-    let world = World::<PostgresFixture>::new(ddl, vec![everyone("t")]).await;
-    let mut anna = Remote::synced(&world, "anna").await;
+    let world = DeployedCentre::<PostgresFixture>::new(ddl, vec![everyone("t")]).await;
+    let mut anna = TestRemote::synced(&world, "anna").await;
     let all = "SELECT concat_ws('|', id, note) FROM t ORDER BY id";
     for (number, (begin, word, write, end)) in [
         (

@@ -3,15 +3,15 @@
 
 use std::collections::BTreeMap;
 
-use tidewater_centre::{CentreError, RowsChunk, UploadOutcome, UploadTable};
+use tidewater_centre::{CentreError, UploadChunk, UploadOutcome, UploadTable};
 use tidewater_centre_postgres::connect;
 use tidewater_protocol::message::TableBegin;
 use tidewater_protocol::{Datum, Op, RowsWriter, Value};
 
 use crate::fixture::PostgresFixture;
 use tidewater_centre_conformance::fixture::Fixture;
-use tidewater_centre_conformance::remote::{Remote, datums, result_text};
-use tidewater_centre_conformance::world::{NOW_MS, World, everyone, publication};
+use tidewater_centre_conformance::remote::{TestRemote, datums, result_text};
+use tidewater_centre_conformance::world::{DeployedCentre, NOW_MS, everyone, publication};
 
 /// Types by their names, with values as PostgreSQL reads them.
 const SAMPLES: &[(&str, &[&str])] = &[
@@ -220,7 +220,7 @@ async fn columns(fixture: &PostgresFixture) -> Vec<(String, Vec<String>)> {
     columns
 }
 
-fn packed(remote: &Remote, rows: &[Vec<Value>]) -> Vec<UploadTable> {
+fn packed(remote: &TestRemote, rows: &[Vec<Value>]) -> Vec<UploadTable> {
     let table = &remote.schema.tables[0];
     let shape = table.shape();
     let mut writer = RowsWriter::new(&shape);
@@ -229,7 +229,7 @@ fn packed(remote: &Remote, rows: &[Vec<Value>]) -> Vec<UploadTable> {
     }
     vec![UploadTable {
         begin: TableBegin::for_table(table),
-        chunks: vec![RowsChunk::Memory(writer.take().into())],
+        chunks: vec![UploadChunk::from_packed(&shape, writer.take()).unwrap()],
     }]
 }
 
@@ -258,8 +258,9 @@ async fn every_type_of_the_catalog_travels_there_and_back_with_its_extremes() {
         let values = values.collect::<Vec<_>>().join(", ");
         ddl.push_str(&format!("INSERT INTO w VALUES ({}, {values});", row + 1));
     }
-    let world: World<PostgresFixture> = World::new(&ddl, vec![everyone("w")]).await;
-    let mut anna = Remote::synced(&world, "anna").await;
+    let world: DeployedCentre<PostgresFixture> =
+        DeployedCentre::new(&ddl, vec![everyone("w")]).await;
+    let mut anna = TestRemote::synced(&world, "anna").await;
     let mut rows = anna.values("w");
     assert_eq!(rows.len(), longest.unwrap() + 1);
     // The same values as rows of the remote's own.
@@ -291,9 +292,9 @@ async fn every_type_of_the_catalog_travels_there_and_back_with_its_extremes() {
         assert_eq!(differ, [] as [&str; 0], "{name}");
     }
     // What is read back is what was sent, and so can be told to be unchanged.
-    let again = Remote::synced(&world, "berta").await;
+    let again = TestRemote::synced(&world, "berta").await;
     let table = &again.schema.tables[0];
-    let of = |remote: &Remote| {
+    let of = |remote: &TestRemote| {
         let values = remote.values("w");
         let rows = values
             .iter()
@@ -314,7 +315,7 @@ async fn every_type_of_the_catalog_travels_there_and_back_with_its_extremes() {
     let mut upload = anna.next_upload(&[]);
     upload.tables = vec![UploadTable {
         begin: TableBegin::for_table(table),
-        chunks: vec![RowsChunk::Memory(writer.take().into())],
+        chunks: vec![UploadChunk::from_packed(&shape, writer.take()).unwrap()],
     }];
     let outcome = anna.apply(upload).await;
     let UploadOutcome::Applied { result, .. } = outcome else {
@@ -373,6 +374,6 @@ async fn a_byte_that_is_no_character_keeps_no_other_row_from_remotes() {
         "w",
     )
     .await;
-    let anna = Remote::synced(&world, "anna").await;
+    let anna = TestRemote::synced(&world, "anna").await;
     assert_eq!(anna.rows("w")[1], "2|b|{}");
 }

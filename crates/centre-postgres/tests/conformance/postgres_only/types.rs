@@ -3,8 +3,8 @@
 use super::table;
 use crate::fixture::PostgresFixture;
 use tidewater_centre_conformance::fixture::Fixture;
-use tidewater_centre_conformance::remote::{Remote, delete, insert, update};
-use tidewater_centre_conformance::world::{World, everyone, partitioned};
+use tidewater_centre_conformance::remote::{TestRemote, delete, insert, update};
+use tidewater_centre_conformance::world::{DeployedCentre, everyone, partitioned};
 
 /// What a remote holds is no value of the type any more.
 #[tokio::test]
@@ -17,8 +17,8 @@ async fn a_partition_whose_value_of_an_enumeration_is_renamed_leaves_and_comes_u
          INSERT INTO pe VALUES (1, 'n', 'a'), (2, 's', 'b'), (3, 'it''s', 'c')";
     let values = "SELECT r FROM asg WHERE login = {s.username}";
     let tables = vec![partitioned("pe", &["r"], values)];
-    let world = World::<PostgresFixture>::new(ddl, tables).await;
-    let mut anna = Remote::synced(&world, "anna").await;
+    let world = DeployedCentre::<PostgresFixture>::new(ddl, tables).await;
+    let mut anna = TestRemote::synced(&world, "anna").await;
     assert_eq!(anna.rows("pe"), ["1|n|a", "3|it's|c"]);
     world
         .execute(
@@ -36,8 +36,8 @@ async fn a_partition_whose_value_of_an_enumeration_is_renamed_leaves_and_comes_u
 #[tokio::test]
 async fn a_key_that_would_be_cut_or_rounded_is_refused_or_comes_back() {
     let ddl = "CREATE TABLE k (k varchar(3) PRIMARY KEY, v text)";
-    let world = World::<PostgresFixture>::new(ddl, vec![everyone("k")]).await;
-    let mut anna = Remote::synced(&world, "anna").await;
+    let world = DeployedCentre::<PostgresFixture>::new(ddl, vec![everyone("k")]).await;
+    let mut anna = TestRemote::synced(&world, "anna").await;
     let result = anna
         .upload(&[insert("k", "xyz |cut"), insert("k", "xy |fits")])
         .await;
@@ -68,7 +68,7 @@ async fn every_type_travels_there_and_back() {
         "v",
     )
     .await;
-    let mut anna = Remote::synced(&world, "anna").await;
+    let mut anna = TestRemote::synced(&world, "anna").await;
     let row = "1|-7|1|0.1|0.1|1.50|2.50|ab|xyz|x'00ff'|2026-02-28|23:59:59.500000|\
                1999-12-31T23:59:59.000000|2025-12-31T23:00:00.000000Z|\
                0f8fad5b-d9cb-469f-a165-70867728950e|{\"a\" : 1}|{\"b\": 2}|happy|{1,2}|P1D";
@@ -83,7 +83,7 @@ async fn every_type_travels_there_and_back() {
         result,
         ["0 inserted, 1 updated, 0 deleted, 0 conflicts, 0 refused"]
     );
-    let berta = Remote::synced(&world, "berta").await;
+    let berta = TestRemote::synced(&world, "berta").await;
     assert_eq!(
         berta.rows("v"),
         [row.to_owned(), changed.replace("bytes", "x'6279746573'")]
@@ -110,7 +110,7 @@ async fn values_that_postgresql_refuses_are_refused_by_row() {
         "v",
     )
     .await;
-    let mut anna = Remote::synced(&world, "anna").await;
+    let mut anna = TestRemote::synced(&world, "anna").await;
     let result = anna
         .upload(&[
             insert("v", "1|1|abc|{}|sad"),
@@ -152,7 +152,7 @@ async fn converted_values_are_sent_to_whoever_uploaded_them() {
         "v",
     )
     .await;
-    let mut anna = Remote::synced(&world, "anna").await;
+    let mut anna = TestRemote::synced(&world, "anna").await;
     let result = anna
         .upload(&[insert("v", "1|0.5|{}"), insert("v", "2|0.1|{\"a\":1}")])
         .await;
@@ -169,7 +169,7 @@ async fn values_that_the_centre_rounds_are_the_same_to_it() {
         "v",
     )
     .await;
-    let mut anna = Remote::synced(&world, "anna").await;
+    let mut anna = TestRemote::synced(&world, "anna").await;
     let row = "1|1.005|01:02:03.45678|2026-01-02 03:04:05.678912|2026-01-02 03:04:05.6+00|0.1|NULL";
     let made = "1|1.01|01:02:03.500000|2026-01-02 03:04:05.679000|2026-01-02 03:04:06.000000+00:00";
     let result = anna.upload(&[insert("v", row)]).await;
@@ -198,7 +198,7 @@ async fn identity_and_generated_columns_are_respected() {
         "v",
     )
     .await;
-    let mut anna = Remote::synced(&world, "anna").await;
+    let mut anna = TestRemote::synced(&world, "anna").await;
     let result = anna.upload(&[insert("v", "1000|4|1|NULL")]).await;
     assert_eq!(result[1..], ["made v: 1000|4|1|8"]);
     let result = anna
@@ -226,7 +226,7 @@ async fn identity_and_generated_columns_are_respected() {
 async fn tables_of_other_schemas_with_awkward_names_are_served() {
     let name = "Pur\"chase; --$tidewater$";
     let quoted = "\"Side\".\"Pur\"\"chase; --$tidewater$\"";
-    let world = World::<PostgresFixture>::new(
+    let world = DeployedCentre::<PostgresFixture>::new(
         &format!(
             "CREATE SCHEMA \"Side\"; CREATE TABLE {quoted} (\"k$tidewater$'\" integer PRIMARY KEY,
                \"select\" text COLLATE \"C\"); INSERT INTO {quoted} VALUES (1, 'it''s \\')"
@@ -238,7 +238,7 @@ async fn tables_of_other_schemas_with_awkward_names_are_served() {
         )],
     )
     .await;
-    let mut anna = Remote::synced(&world, "anna").await;
+    let mut anna = TestRemote::synced(&world, "anna").await;
     assert_eq!(anna.rows(name), ["1|it's \\"]);
     world
         .execute(&format!("UPDATE {quoted} SET \"k$tidewater$'\" = 2"))
@@ -265,7 +265,7 @@ async fn json_is_compared_though_it_has_no_equality() {
         "v",
     )
     .await;
-    let mut anna = Remote::synced(&world, "anna").await;
+    let mut anna = TestRemote::synced(&world, "anna").await;
     let result = anna
         .upload(&[
             update("v", r#"1|{"a": 1}"#, r#"1|{"a": 2}"#),
@@ -293,7 +293,7 @@ async fn other_spellings_under_a_collation_are_conflicts() {
         "v",
     )
     .await;
-    let mut anna = Remote::synced(&world, "anna").await;
+    let mut anna = TestRemote::synced(&world, "anna").await;
     let result = anna.upload(&[update("v", "1|abc", "1|new")]).await;
     assert_eq!(result[1..], ["conflict v: 1|ABC"]);
 }

@@ -6,20 +6,20 @@ use tidewater_centre_postgres::connect;
 use super::table;
 use crate::fixture::PostgresFixture;
 use tidewater_centre_conformance::fixture::Fixture;
-use tidewater_centre_conformance::remote::{Remote, delete, download_together, insert, update};
+use tidewater_centre_conformance::remote::{TestRemote, delete, download_together, insert, update};
 use tidewater_centre_conformance::world::{
-    NOW_MS, SHOP_DDL, World, everyone, partitioned, publication, shop,
+    DeployedCentre, NOW_MS, SHOP_DDL, everyone, partitioned, publication, shop,
 };
 
 /// Uploads of users that hold nothing together, and whether they have gone in by the same
 /// statements: only then is the version that they share left out of their downloads.
 async fn upload_of_each(
-    world: &World<PostgresFixture>,
+    world: &DeployedCentre<PostgresFixture>,
     row: impl Fn(&str) -> String,
 ) -> Vec<OwnUpload> {
     let mut uploads = Vec::new();
     for user in ["anna", "clara"] {
-        let mut remote = Remote::synced(world, user).await;
+        let mut remote = TestRemote::synced(world, user).await;
         uploads.push(remote.next_upload(&[insert("note", &row(user))]));
     }
     let outcomes = world.worker().await.apply(uploads).await.unwrap();
@@ -42,7 +42,7 @@ async fn uploads_of_a_list_share_their_statements() {
         columns: Some(vec!["login".into(), "id".into()]),
         ..notes().remove(0)
     }];
-    let world = World::<PostgresFixture>::new(ddl, notes).await;
+    let world = DeployedCentre::<PostgresFixture>::new(ddl, notes).await;
     let own = upload_of_each(&world, |user| format!("{user}|1")).await;
     assert!(own.iter().all(|own| own.skip_version && own.version != 0));
     assert!(
@@ -62,10 +62,10 @@ async fn a_row_of_a_list_comes_to_who_holds_it_by_another_rule() {
     let stores = "SELECT store FROM shift WHERE login = {s.username}";
     let by_store = partitioned("note", &["store"], stores).partition;
     notes[0].partition.extend(by_store);
-    let world = World::<PostgresFixture>::new(ddl, notes).await;
+    let world = DeployedCentre::<PostgresFixture>::new(ddl, notes).await;
     let (mut anna, mut clara) = (
-        Remote::synced(&world, "anna").await,
-        Remote::synced(&world, "clara").await,
+        TestRemote::synced(&world, "anna").await,
+        TestRemote::synced(&world, "clara").await,
     );
     let uploads = vec![
         anna.next_upload(&[insert("note", "anna|second|1")]),
@@ -90,10 +90,10 @@ async fn who_uploads_is_known_to_the_queries_of_a_list() {
     let query = "SELECT l FROM (VALUES ('anna'), ('clara')) v (l)
                  WHERE l <> pg_catalog.current_setting('tidewater.username', true)";
     let notes = vec![partitioned("note", &["login"], query)];
-    let world = World::<PostgresFixture>::new(ddl, notes).await;
+    let world = DeployedCentre::<PostgresFixture>::new(ddl, notes).await;
     let mut remotes = Vec::new();
     for user in ["anna", "clara"] {
-        remotes.push(Remote::synced(&world, user).await);
+        remotes.push(TestRemote::synced(&world, user).await);
     }
     let uploads = remotes.iter_mut().zip(["anna|1", "anna|2"]);
     let uploads = uploads.map(|(it, row)| it.next_upload(&[insert("note", row)]));
@@ -122,7 +122,7 @@ async fn what_a_default_says_of_who_uploads_is_right_in_a_list() {
             columns: Some(vec!["login".into(), "id".into()]),
             ..notes().remove(0)
         }];
-        let world = World::<PostgresFixture>::new(&ddl, notes).await;
+        let world = DeployedCentre::<PostgresFixture>::new(&ddl, notes).await;
         let own = upload_of_each(&world, |user| format!("{user}|1")).await;
         assert!(own.iter().all(|own| !own.skip_version), "{default}");
         let made = "SELECT login, made_by FROM note ORDER BY 1";
@@ -133,8 +133,8 @@ async fn what_a_default_says_of_who_uploads_is_right_in_a_list() {
 
 #[tokio::test]
 async fn many_rows_of_which_some_are_refused_lose_only_those() {
-    let world = World::<PostgresFixture>::new(SHOP_DDL, shop()).await;
-    let mut anna = Remote::synced(&world, "anna").await;
+    let world = DeployedCentre::<PostgresFixture>::new(SHOP_DDL, shop()).await;
+    let mut anna = TestRemote::synced(&world, "anna").await;
     let row = |id: i32| match id {
         250 => format!("{id}|north|forbidden|NULL"),
         251 => format!("{id}|south|Out of scope|NULL"),
@@ -163,9 +163,9 @@ async fn many_rows_of_which_some_are_refused_lose_only_those() {
 
 #[tokio::test]
 async fn many_rows_go_by_copy_and_are_not_sent_back() {
-    let world = World::<PostgresFixture>::new(SHOP_DDL, shop()).await;
-    let mut anna = Remote::synced(&world, "anna").await;
-    let mut berta = Remote::synced(&world, "berta").await;
+    let world = DeployedCentre::<PostgresFixture>::new(SHOP_DDL, shop()).await;
+    let mut anna = TestRemote::synced(&world, "anna").await;
+    let mut berta = TestRemote::synced(&world, "berta").await;
     let changes = (100..5_000).map(|id| insert("customer", &format!("{id}|north|Name {id}|NULL")));
     let upload = anna.next_upload(&changes.collect::<Vec<_>>());
     let UploadOutcome::Applied { result, own } = anna.apply(upload).await else {
@@ -187,8 +187,8 @@ async fn many_rows_go_by_copy_and_are_not_sent_back() {
 /// A trigger that is made after loading is noticed.
 #[tokio::test]
 async fn a_trigger_that_appears_while_serving_is_noticed() {
-    let world = World::<PostgresFixture>::new(SHOP_DDL, shop()).await;
-    let mut anna = Remote::synced(&world, "anna").await;
+    let world = DeployedCentre::<PostgresFixture>::new(SHOP_DDL, shop()).await;
+    let mut anna = TestRemote::synced(&world, "anna").await;
     world
         .execute(
             "CREATE FUNCTION shout() RETURNS trigger LANGUAGE plpgsql AS
@@ -215,7 +215,7 @@ async fn updates_of_ever_other_columns_are_all_applied() {
         "v",
     )
     .await;
-    let mut anna = Remote::synced(&world, "anna").await;
+    let mut anna = TestRemote::synced(&world, "anna").await;
     let row = |id: i32, set: i32| {
         let bits: Vec<_> = (0..5).map(|bit| (set >> bit & 1).to_string()).collect();
         format!("{id}|{}", bits.join("|"))
@@ -264,7 +264,7 @@ async fn rows_that_a_trigger_gives_keys_of_its_own_are_there_once() {
             "v",
         )
         .await;
-        let mut anna = Remote::synced(&world, "anna").await;
+        let mut anna = TestRemote::synced(&world, "anna").await;
         let mut changes = vec![insert("v", "9|mine"), insert("v", "8|kept")];
         changes.extend((10..10 + count).map(|id| insert("v", &format!("{id}|new"))));
         let result = anna.upload(&changes).await;
@@ -292,7 +292,7 @@ async fn a_row_that_a_trigger_keeps_out_is_refused() {
         "v",
     )
     .await;
-    let mut anna = Remote::synced(&world, "anna").await;
+    let mut anna = TestRemote::synced(&world, "anna").await;
     // It comes while the publication is served.
     world
         .fixture
@@ -320,7 +320,7 @@ async fn deferrable_unique_constraints_take_uploads() {
         "v",
     )
     .await;
-    let mut anna = Remote::synced(&world, "anna").await;
+    let mut anna = TestRemote::synced(&world, "anna").await;
     let changes = [
         insert("v", "1|mine"),
         insert("v", "2|b"),
@@ -354,8 +354,8 @@ async fn what_one_value_cannot_be_or_a_trigger_does_not_find_refuses_its_row_alo
            EXECUTE format('INSERT INTO m_%s VALUES (%s)', NEW.mon, NEW.id); RETURN NULL; END$$;
          CREATE TRIGGER into_month AFTER INSERT ON m FOR EACH ROW EXECUTE FUNCTION into_month()";
     let tables = ["q", "r", "m"].map(everyone);
-    let world = World::<PostgresFixture>::new(ddl, tables.to_vec()).await;
-    let mut anna = Remote::synced(&world, "anna").await;
+    let world = DeployedCentre::<PostgresFixture>::new(ddl, tables.to_vec()).await;
+    let mut anna = TestRemote::synced(&world, "anna").await;
     for many in [0, 300] {
         let mut changes = vec![
             insert("q", &format!("{}|a &", 1 + many)),
@@ -408,9 +408,9 @@ async fn what_a_trigger_did_for_an_insert_that_came_to_nothing_is_undone() {
            IF NEW.qty = 0 THEN INSERT INTO archive VALUES (NEW.id); RETURN NULL; END IF;
            RETURN NEW; END$$;
          CREATE TRIGGER take BEFORE INSERT ON o FOR EACH ROW EXECUTE FUNCTION take()";
-    let world = World::<PostgresFixture>::new(ddl, vec![everyone("o")]).await;
-    let mut anna = Remote::synced(&world, "anna").await;
-    let mut berta = Remote::synced(&world, "berta").await;
+    let world = DeployedCentre::<PostgresFixture>::new(ddl, vec![everyone("o")]).await;
+    let mut anna = TestRemote::synced(&world, "anna").await;
+    let mut berta = TestRemote::synced(&world, "berta").await;
     let stock = "SELECT n || ' ' || (SELECT count(*) FROM archive) FROM stock";
     anna.upload(&[insert("o", "1|a|10")]).await;
     assert_eq!(world.fixture.query(stock).await, ["90 0"]);
@@ -444,8 +444,9 @@ async fn rows_that_wait_for_the_next_one_each_get_in() {
     let ddl = "CREATE TABLE li (id int PRIMARY KEY, pos int UNIQUE);
          CREATE TABLE node (id int PRIMARY KEY, up int REFERENCES node, v int CHECK (v < 100));
          INSERT INTO li SELECT i, i FROM generate_series(1, 60) i";
-    let world = World::<PostgresFixture>::new(ddl, vec![everyone("li"), everyone("node")]).await;
-    let mut anna = Remote::synced(&world, "anna").await;
+    let world =
+        DeployedCentre::<PostgresFixture>::new(ddl, vec![everyone("li"), everyone("node")]).await;
+    let mut anna = TestRemote::synced(&world, "anna").await;
     let mut changes = vec![insert("li", "100|1")];
     changes.extend(
         (1..=60).map(|id| update("li", &format!("{id}|{id}"), &format!("{id}|{}", id + 1))),
@@ -482,7 +483,7 @@ async fn who_syncs_is_known_to_row_security_when_many_download() {
     let mut remotes = Vec::new();
     for user in ["anna", "berta", "clara"] {
         let worker = centre.worker().await.unwrap();
-        let mut remote = Remote::of(schemas[0].clone(), worker, user);
+        let mut remote = TestRemote::with_worker(schemas[0].clone(), worker, user);
         remote.download().await;
         remotes.push(remote);
     }
@@ -521,7 +522,8 @@ async fn what_row_security_refuses_is_refused_by_row() {
     let specs = [publication("sales", vec![everyone("v")])];
     centre.deploy(&specs, false, NOW_MS).await.unwrap();
     let schemas = centre.load(&specs).await.unwrap();
-    let mut anna = Remote::of(schemas[0].clone(), centre.worker().await.unwrap(), "anna");
+    let mut anna =
+        TestRemote::with_worker(schemas[0].clone(), centre.worker().await.unwrap(), "anna");
     anna.download().await;
     let result = anna
         .upload(&[
@@ -584,7 +586,8 @@ async fn a_connection_whose_copy_could_not_begin_is_never_used_again() {
     let specs = [publication("sales", vec![everyone("v")])];
     centre.deploy(&specs, false, NOW_MS).await.unwrap();
     let schemas = centre.load(&specs).await.unwrap();
-    let mut anna = Remote::of(schemas[0].clone(), centre.worker().await.unwrap(), "anna");
+    let mut anna =
+        TestRemote::with_worker(schemas[0].clone(), centre.worker().await.unwrap(), "anna");
     anna.download().await;
     fixture.execute(&revoked).await;
     let many: Vec<_> = (0..500).map(|id| insert("v", &format!("{id}|x"))).collect();
@@ -627,7 +630,7 @@ async fn what_a_trigger_raises_refuses_its_row() {
         "v",
     )
     .await;
-    let mut anna = Remote::synced(&world, "anna").await;
+    let mut anna = TestRemote::synced(&world, "anna").await;
     let states = ["42501", "55000", "28000", "XX001", "P0001"];
     let mut changes = vec![insert("v", "0|yes")];
     let rows = states.iter().zip(1..);
@@ -656,8 +659,8 @@ async fn rows_that_need_each_other_are_taken_beside_one_that_can_never_be() {
          ALTER TABLE department ADD FOREIGN KEY (head) REFERENCES employee;
          INSERT INTO seat VALUES (1, 10), (2, 20)";
     let tables = ["hen", "egg", "seat", "department", "employee"].map(everyone);
-    let world = World::<PostgresFixture>::new(ddl, tables.to_vec()).await;
-    let mut anna = Remote::synced(&world, "anna").await;
+    let world = DeployedCentre::<PostgresFixture>::new(ddl, tables.to_vec()).await;
+    let mut anna = TestRemote::synced(&world, "anna").await;
     let result = anna
         .upload(&[
             insert("hen", "1|1|1"),

@@ -1,12 +1,12 @@
 //! Every way to change a row: one statement after the other, each of which has to reach the
 //! remotes, whatever the triggers fire by.
 
-use tidewater_centre::{TableSpec, Tracking};
+use tidewater_centre::{TableSpec, TrackingMode};
 
 use super::{PostgresWorld, major_version};
 use tidewater_centre_conformance::fixture::Fixture;
-use tidewater_centre_conformance::remote::Remote;
-use tidewater_centre_conformance::world::{World, everyone, partitioned};
+use tidewater_centre_conformance::remote::TestRemote;
+use tidewater_centre_conformance::world::{DeployedCentre, everyone, partitioned};
 
 /// Tables that refer to each other in every way, and one of two levels of partitions.
 const WAYS_DDL: &str = "
@@ -51,12 +51,12 @@ const TABLES: [(&str, bool); 5] = [
 /// Two remotes of different regions.
 struct Pair {
     world: PostgresWorld,
-    anna: Remote,
-    berta: Remote,
+    anna: TestRemote,
+    berta: TestRemote,
 }
 
 impl Pair {
-    async fn new(tracking: Tracking) -> Pair {
+    async fn new(tracking: TrackingMode) -> Pair {
         let mine = "SELECT region FROM plan WHERE login = {s.username}";
         let spec = |&(table, by_region): &(&str, bool)| TableSpec {
             tracking,
@@ -65,10 +65,11 @@ impl Pair {
                 false => everyone(table),
             }
         };
-        let world: PostgresWorld = World::new(WAYS_DDL, TABLES.iter().map(spec).collect()).await;
+        let world: PostgresWorld =
+            DeployedCentre::new(WAYS_DDL, TABLES.iter().map(spec).collect()).await;
         world.execute(ROWS).await;
-        let anna = Remote::synced(&world, "anna").await;
-        let berta = Remote::synced(&world, "berta").await;
+        let anna = TestRemote::synced(&world, "anna").await;
+        let berta = TestRemote::synced(&world, "berta").await;
         Pair { world, anna, berta }
     }
 
@@ -187,7 +188,7 @@ const MERGES: &[&str] = &[
        WHEN NOT MATCHED THEN INSERT VALUES (s.id, '2024-01-01', s.region, s.name)",
 ];
 
-async fn every_way(tracking: Tracking) {
+async fn every_way(tracking: TrackingMode) {
     let mut pair = Pair::new(tracking).await;
     for way in WAYS {
         pair.run(way).await;
@@ -201,10 +202,10 @@ async fn every_way(tracking: Tracking) {
 
 #[tokio::test]
 async fn every_way_to_change_a_row_reaches_remotes() {
-    every_way(Tracking::Log).await;
+    every_way(TrackingMode::Log).await;
 }
 
 #[tokio::test]
 async fn every_way_to_change_a_row_reaches_remotes_by_row_triggers() {
-    every_way(Tracking::Row).await;
+    every_way(TrackingMode::Row).await;
 }

@@ -21,7 +21,7 @@ pub fn understood(columns: &[ColumnInfo], name: &str, condition: &str) -> Option
         used: Vec::new(),
         unjudged: Vec::new(),
     };
-    let Node::Condition(sql) = parser.any()? else {
+    let CheckNode::Condition(sql) = parser.any()? else {
         return None;
     };
     if parser.at != parser.tokens.len() || parser.used.is_empty() {
@@ -107,7 +107,7 @@ fn text(value: &str) -> String {
 }
 
 #[derive(Clone, Debug, PartialEq)]
-enum Token {
+enum CheckToken {
     /// A word in small letters.
     Word(String),
     /// A name in quotes.
@@ -121,7 +121,7 @@ const SYMBOLS: [&str; 14] = [
     "::", "<=", ">=", "<>", "!=", "==", "<", ">", "=", "(", ")", "[", "]", ",",
 ];
 
-fn tokens(text: &str) -> Option<Vec<Token>> {
+fn tokens(text: &str) -> Option<Vec<CheckToken>> {
     let mut found = Vec::new();
     let mut rest = text.trim_start();
     while let Some(first) = rest.chars().next() {
@@ -129,8 +129,8 @@ fn tokens(text: &str) -> Option<Vec<Token>> {
         if first == '\'' || first == '"' {
             let (value, end) = in_quotes(rest, first)?;
             found.push(match first {
-                '"' => Token::Name(value),
-                _ => Token::Text(value),
+                '"' => CheckToken::Name(value),
+                _ => CheckToken::Text(value),
             });
             rest = &rest[end..];
         } else if first.is_ascii_digit() {
@@ -139,18 +139,23 @@ fn tokens(text: &str) -> Option<Vec<Token>> {
             if beyond.starts_with(word) || number.parse::<f64>().is_err() {
                 return None;
             }
-            found.push(Token::Number(number.to_owned()));
+            found.push(CheckToken::Number(number.to_owned()));
             rest = beyond;
         } else if word(first) {
             let end = rest.find(|it: char| !word(it)).unwrap_or(rest.len());
-            found.push(Token::Word(rest[..end].to_ascii_lowercase()));
+            found.push(CheckToken::Word(rest[..end].to_ascii_lowercase()));
             rest = &rest[end..];
         } else if let Some(digits) = rest.strip_prefix('-') {
             // Only the sign of a constant.
             let digits = digits.trim_start();
             let is_operand = matches!(
                 found.last(),
-                Some(Token::Number(_) | Token::Name(_) | Token::Word(_) | Token::Symbol(")"))
+                Some(
+                    CheckToken::Number(_)
+                        | CheckToken::Name(_)
+                        | CheckToken::Word(_)
+                        | CheckToken::Symbol(")")
+                )
             );
             if is_operand || !digits.starts_with(|it: char| it.is_ascii_digit()) {
                 return None;
@@ -160,11 +165,11 @@ fn tokens(text: &str) -> Option<Vec<Token>> {
             if beyond.starts_with(word) || number.parse::<f64>().is_err() {
                 return None;
             }
-            found.push(Token::Number(format!("-{number}")));
+            found.push(CheckToken::Number(format!("-{number}")));
             rest = beyond;
         } else {
             let symbol = SYMBOLS.iter().find(|it| rest.starts_with(**it))?;
-            found.push(Token::Symbol(symbol));
+            found.push(CheckToken::Symbol(symbol));
             rest = &rest[symbol.len()..];
         }
         rest = rest.trim_start();
@@ -190,7 +195,7 @@ fn in_quotes(text: &str, quote: char) -> Option<(String, usize)> {
 
 /// What values are compared as.
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Kind {
+enum ComparedKind {
     /// Numbers that are exact in SQLite.
     Number,
     /// Numbers whose fractions are rounded in another way than constants are.
@@ -199,15 +204,15 @@ enum Kind {
     Date,
 }
 
-enum Node {
+enum CheckNode {
     Condition(String),
-    Column(String, Kind),
+    Column(String, ComparedKind),
     Number(String),
     Text(String),
 }
 
 struct Parser<'c> {
-    tokens: Vec<Token>,
+    tokens: Vec<CheckToken>,
     at: usize,
     columns: &'c [ColumnInfo],
     used: Vec<usize>,
@@ -216,21 +221,21 @@ struct Parser<'c> {
 }
 
 impl Parser<'_> {
-    fn takes(&mut self, token: &Token) -> bool {
+    fn takes(&mut self, token: &CheckToken) -> bool {
         let found = self.tokens.get(self.at) == Some(token);
         self.at += usize::from(found);
         found
     }
 
     fn word(&mut self, word: &str) -> bool {
-        self.takes(&Token::Word(word.to_owned()))
+        self.takes(&CheckToken::Word(word.to_owned()))
     }
 
     fn symbol(&mut self, symbol: &'static str) -> bool {
-        self.takes(&Token::Symbol(symbol))
+        self.takes(&CheckToken::Symbol(symbol))
     }
 
-    fn any(&mut self) -> Option<Node> {
+    fn any(&mut self) -> Option<CheckNode> {
         self.joined("or", " OR ", |parser| {
             parser.joined("and", " AND ", Parser::not)
         })
@@ -240,13 +245,13 @@ impl Parser<'_> {
         &mut self,
         word: &str,
         operator: &str,
-        part: impl Fn(&mut Self) -> Option<Node>,
-    ) -> Option<Node> {
+        part: impl Fn(&mut Self) -> Option<CheckNode>,
+    ) -> Option<CheckNode> {
         let first = part(self)?;
         if !self
             .tokens
             .get(self.at)
-            .is_some_and(|it| *it == Token::Word(word.to_owned()))
+            .is_some_and(|it| *it == CheckToken::Word(word.to_owned()))
         {
             return Some(first);
         }
@@ -254,18 +259,18 @@ impl Parser<'_> {
         while self.word(word) {
             parts.push(condition(part(self)?)?);
         }
-        Some(Node::Condition(format!("({})", parts.join(operator))))
+        Some(CheckNode::Condition(format!("({})", parts.join(operator))))
     }
 
-    fn not(&mut self) -> Option<Node> {
+    fn not(&mut self) -> Option<CheckNode> {
         if self.word("not") {
             let inner = condition(self.not()?)?;
-            return Some(Node::Condition(format!("NOT {inner}")));
+            return Some(CheckNode::Condition(format!("NOT {inner}")));
         }
         self.predicate()
     }
 
-    fn predicate(&mut self) -> Option<Node> {
+    fn predicate(&mut self) -> Option<CheckNode> {
         let left = self.operand()?;
         const COMPARISONS: [(&str, &str); 8] = [
             ("<=", "<="),
@@ -292,17 +297,17 @@ impl Parser<'_> {
         }
         if self.word("is") {
             let not = if self.word("not") { "NOT " } else { "" };
-            let (Node::Column(sql, _), true) = (left, self.word("null")) else {
+            let (CheckNode::Column(sql, _), true) = (left, self.word("null")) else {
                 return None;
             };
-            return Some(Node::Condition(format!("({sql} IS {not}NULL)")));
+            return Some(CheckNode::Condition(format!("({sql} IS {not}NULL)")));
         }
         let not = self.word("not");
         if self.word("in") {
             return self.list(left, if not { "NOT IN" } else { "IN" });
         }
         if self.word("between") {
-            let Node::Column(sql, kind) = left else {
+            let CheckNode::Column(sql, kind) = left else {
                 return None;
             };
             let low = self.operand()?;
@@ -310,17 +315,17 @@ impl Parser<'_> {
                 return None;
             }
             let high = self.operand()?;
-            let low = condition(compared(Node::Column(sql.clone(), kind), ">=", low)?)?;
-            let high = condition(compared(Node::Column(sql, kind), "<=", high)?)?;
+            let low = condition(compared(CheckNode::Column(sql.clone(), kind), ">=", low)?)?;
+            let high = condition(compared(CheckNode::Column(sql, kind), "<=", high)?)?;
             let not = if not { "NOT " } else { "" };
-            return Some(Node::Condition(format!("({not}({low} AND {high}))")));
+            return Some(CheckNode::Condition(format!("({not}({low} AND {high}))")));
         }
         (!not).then_some(left)
     }
 
     /// `(1, 2)`, `(ARRAY['a'::text, 'b'::text])`, `((ARRAY[...])::text[])`.
-    fn list(&mut self, left: Node, operator: &str) -> Option<Node> {
-        let Node::Column(sql, kind) = left else {
+    fn list(&mut self, left: CheckNode, operator: &str) -> Option<CheckNode> {
+        let CheckNode::Column(sql, kind) = left else {
             return None;
         };
         let mut open = 0;
@@ -348,7 +353,9 @@ impl Parser<'_> {
             while self.cast().is_some_and(|it| !it.is_empty()) {}
         }
         let values = values.join(", ");
-        Some(Node::Condition(format!("({sql} {operator} ({values}))")))
+        Some(CheckNode::Condition(format!(
+            "({sql} {operator} ({values}))"
+        )))
     }
 
     /// A type to which something is cast; empty where nothing is, `None` if it is none that is
@@ -358,7 +365,7 @@ impl Parser<'_> {
             return Some(String::new());
         }
         let mut words = Vec::new();
-        while let Some(Token::Word(word)) = self.tokens.get(self.at) {
+        while let Some(CheckToken::Word(word)) = self.tokens.get(self.at) {
             if ["and", "or", "is", "in", "not", "between"].contains(&word.as_str()) {
                 break;
             }
@@ -372,21 +379,21 @@ impl Parser<'_> {
         CASTS.contains(&&*name).then_some(name)
     }
 
-    fn operand(&mut self) -> Option<Node> {
+    fn operand(&mut self) -> Option<CheckNode> {
         let mut node = match self.tokens.get(self.at)?.clone() {
-            Token::Number(number) => {
+            CheckToken::Number(number) => {
                 self.at += 1;
-                Node::Number(number)
+                CheckNode::Number(number)
             }
-            Token::Text(value) => {
+            CheckToken::Text(value) => {
                 self.at += 1;
-                Node::Text(value)
+                CheckNode::Text(value)
             }
-            Token::Name(name) => {
+            CheckToken::Name(name) => {
                 self.at += 1;
                 self.column(|column| column.name == name)?
             }
-            Token::Symbol("(") => {
+            CheckToken::Symbol("(") => {
                 self.at += 1;
                 let inner = self.any()?;
                 if !self.symbol(")") {
@@ -394,69 +401,70 @@ impl Parser<'_> {
                 }
                 inner
             }
-            Token::Word(word) => {
+            CheckToken::Word(word) => {
                 self.at += 1;
                 match ["length", "char_length", "character_length"].contains(&&*word)
-                    && self.tokens.get(self.at) == Some(&Token::Symbol("("))
+                    && self.tokens.get(self.at) == Some(&CheckToken::Symbol("("))
                 {
                     true => match self.operand()? {
-                        Node::Column(sql, Kind::Text) => {
-                            Node::Column(format!("length({sql})"), Kind::Number)
+                        CheckNode::Column(sql, ComparedKind::Text) => {
+                            CheckNode::Column(format!("length({sql})"), ComparedKind::Number)
                         }
                         _ => return None,
                     },
                     false => self.column(|column| column.name.eq_ignore_ascii_case(&word))?,
                 }
             }
-            Token::Symbol(_) => return None,
+            CheckToken::Symbol(_) => return None,
         };
         loop {
             let cast = self.cast()?;
             node = match (node, &*cast) {
                 (node, "") => return Some(node),
-                (Node::Text(value), "text" | "character varying" | "bpchar" | "date") => {
-                    Node::Text(value)
+                (CheckNode::Text(value), "text" | "character varying" | "bpchar" | "date") => {
+                    CheckNode::Text(value)
                 }
-                (Node::Text(value), cast) if NUMBERS.contains(&cast) => {
+                (CheckNode::Text(value), cast) if NUMBERS.contains(&cast) => {
                     value.parse::<f64>().ok()?;
-                    Node::Number(value)
+                    CheckNode::Number(value)
                 }
-                (Node::Number(number), cast) if NUMBERS.contains(&cast) => Node::Number(number),
-                (Node::Column(sql, Kind::Text), "text" | "character varying") => {
-                    Node::Column(sql, Kind::Text)
+                (CheckNode::Number(number), cast) if NUMBERS.contains(&cast) => {
+                    CheckNode::Number(number)
                 }
-                (Node::Column(sql, kind @ (Kind::Number | Kind::Real)), cast)
-                    if NUMBERS.contains(&cast) && cast != "smallint" =>
-                {
-                    Node::Column(sql, kind)
+                (CheckNode::Column(sql, ComparedKind::Text), "text" | "character varying") => {
+                    CheckNode::Column(sql, ComparedKind::Text)
                 }
+                (
+                    CheckNode::Column(sql, kind @ (ComparedKind::Number | ComparedKind::Real)),
+                    cast,
+                ) if NUMBERS.contains(&cast) && cast != "smallint" => CheckNode::Column(sql, kind),
                 _ => return None,
             };
         }
     }
 
-    fn column(&mut self, is_meant: impl Fn(&ColumnInfo) -> bool) -> Option<Node> {
+    fn column(&mut self, is_meant: impl Fn(&ColumnInfo) -> bool) -> Option<CheckNode> {
         let index = self.columns.iter().position(is_meant)?;
         let column = &self.columns[index];
         let name = quoted(&column.name);
         let (sql, kind, unjudged) = match column.column_type.as_ref().ok()? {
-            ColumnType::Integer => (name, Kind::Number, None),
-            ColumnType::Real => (name, Kind::Real, None),
+            ColumnType::Integer => (name, ComparedKind::Number, None),
+            ColumnType::Real => (name, ComparedKind::Real, None),
             // Up to 15 digits a number is told from every other one.
             ColumnType::Decimal { .. } => (
                 format!("CAST({name} AS REAL)"),
-                Kind::Number,
+                ComparedKind::Number,
                 Some(format!(
                     "coalesce(length({name}) > 15 OR {name} GLOB '*[a-zA-Z]*', 0)"
                 )),
             ),
             ColumnType::Text if column.is_padded => {
-                (format!("rtrim({name}, ' ')"), Kind::Text, None)
+                (format!("rtrim({name}, ' ')"), ComparedKind::Text, None)
             }
-            ColumnType::Text if column.has_one_spelling => (name, Kind::Text, None),
+            ColumnType::Text if column.has_one_spelling => (name, ComparedKind::Text, None),
             ColumnType::Date => (
                 format!("substr({name}, 1, 10)"),
-                Kind::Date,
+                ComparedKind::Date,
                 Some(format!(
                     "coalesce({name} NOT GLOB '[0-9][0-9][0-9][0-9]-[0-9][0-9]-[0-9][0-9]*', 0)"
                 )),
@@ -468,7 +476,7 @@ impl Parser<'_> {
         if !self.used.contains(&index) {
             self.used.push(index);
         }
-        Some(Node::Column(sql, kind))
+        Some(CheckNode::Column(sql, kind))
     }
 }
 
@@ -493,45 +501,48 @@ const CASTS: [&str; 9] = [
     "date",
 ];
 
-fn condition(node: Node) -> Option<String> {
+fn condition(node: CheckNode) -> Option<String> {
     match node {
-        Node::Condition(sql) => Some(sql),
+        CheckNode::Condition(sql) => Some(sql),
         _ => None,
     }
 }
 
-fn compared(left: Node, operator: &str, right: Node) -> Option<Node> {
+fn compared(left: CheckNode, operator: &str, right: CheckNode) -> Option<CheckNode> {
     let (left, right) = match (&left, &right) {
-        (Node::Column(left, kind), Node::Column(right, other))
-            if kind == other && *kind != Kind::Text =>
+        (CheckNode::Column(left, kind), CheckNode::Column(right, other))
+            if kind == other && *kind != ComparedKind::Text =>
         {
             (left.clone(), right.clone())
         }
         // Which of two texts comes first is the collation's affair.
-        (Node::Column(_, Kind::Text), _) | (_, Node::Column(_, Kind::Text))
+        (CheckNode::Column(_, ComparedKind::Text), _)
+        | (_, CheckNode::Column(_, ComparedKind::Text))
             if !["=", "<>"].contains(&operator) =>
         {
             return None;
         }
-        (Node::Column(left, kind), right) => (left.clone(), constant(right, *kind)?),
-        (left, Node::Column(right, kind)) => (constant(left, *kind)?, right.clone()),
+        (CheckNode::Column(left, kind), right) => (left.clone(), constant(right, *kind)?),
+        (left, CheckNode::Column(right, kind)) => (constant(left, *kind)?, right.clone()),
         _ => return None,
     };
-    Some(Node::Condition(format!("({left} {operator} {right})")))
+    Some(CheckNode::Condition(format!("({left} {operator} {right})")))
 }
 
 /// A constant that values of a kind can be compared with, in SQL.
-fn constant(node: &Node, kind: Kind) -> Option<String> {
+fn constant(node: &CheckNode, kind: ComparedKind) -> Option<String> {
     match (node, kind) {
-        (Node::Number(number), Kind::Number) if number.len() <= 15 => Some(number.clone()),
-        (Node::Number(number), Kind::Real) => {
+        (CheckNode::Number(number), ComparedKind::Number) if number.len() <= 15 => {
+            Some(number.clone())
+        }
+        (CheckNode::Number(number), ComparedKind::Real) => {
             let small = number.parse::<i32>().ok()?.unsigned_abs() < 1 << 24;
             small.then(|| number.clone())
         }
-        (Node::Text(value), Kind::Text) if !value.contains('\0') => {
+        (CheckNode::Text(value), ComparedKind::Text) if !value.contains('\0') => {
             Some(text(value.trim_end_matches(' '))).filter(|_| !value.ends_with(' '))
         }
-        (Node::Text(value), Kind::Date) => {
+        (CheckNode::Text(value), ComparedKind::Date) => {
             let of_date = |(at, it): (usize, char)| match at {
                 4 | 7 => it == '-',
                 _ => it.is_ascii_digit(),

@@ -3,8 +3,8 @@
 
 use tidewater_protocol::{CheckConstraint, ColumnType, IdentityColumn, Table};
 
-use super::{Published, Result, named_columns, wrong};
-use crate::engine::catalog::{Numbering, TableInfo};
+use super::{CompiledTable, Result, named_columns, wrong};
+use crate::engine::catalog::{RowNumbering, TableInfo};
 use crate::publication::TableSpec;
 
 /// The column that remotes have numbers for.
@@ -77,7 +77,7 @@ pub(super) fn filled(place: &str, spec: &TableSpec, table: &TableInfo) -> Result
     }
 }
 
-impl Published<'_> {
+impl CompiledTable<'_> {
     /// What remotes check: the rules about published columns.
     pub(super) fn checks(&self, table: &TableInfo) -> Vec<CheckConstraint> {
         let is_published = |column: &usize| self.columns.contains(column);
@@ -177,8 +177,8 @@ impl Published<'_> {
             let column = &table.columns[index];
             let name = &column.name;
             return match &column.numbering {
-                Some(Numbering::Sequence(_)) => Vec::new(),
-                Some(Numbering::Highest(advice)) => vec![format!(
+                Some(RowNumbering::Sequence(_)) => Vec::new(),
+                Some(RowNumbering::Highest(advice)) => vec![format!(
                     "{title:?}: the database numbers {name:?} after the highest number there is, \
                      and may take one that a remote has: {advice}"
                 )],
@@ -189,7 +189,7 @@ impl Published<'_> {
             };
         }
         let warned = numbered.filter_map(|(column, numbering)| {
-            let Numbering::Sequence(what) = numbering else {
+            let RowNumbering::Sequence(what) = numbering else {
                 return None;
             };
             let name = &column.name;

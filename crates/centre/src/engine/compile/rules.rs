@@ -8,10 +8,10 @@ use std::collections::BTreeSet;
 use tidewater_protocol::ColumnType;
 
 use super::{named_columns, wrong};
-use crate::engine::catalog::{Reference, TableInfo, named};
+use crate::engine::catalog::{ForeignKeyInfo, TableInfo, named};
 use crate::error::CentreError;
 use crate::nearest::nearest;
-use crate::publication::{Last, PublicationSpec, RuleBy, TableSpec, WindowSpec};
+use crate::publication::{PublicationSpec, RuleBy, TableSpec, WindowLength, WindowSpec};
 
 type Result<T> = std::result::Result<T, CentreError>;
 
@@ -49,7 +49,7 @@ pub struct CompiledWindow {
     /// The column, of that table.
     pub column: usize,
     /// How far it reaches back.
-    pub last: Last,
+    pub last: WindowLength,
 }
 
 impl CompiledRule {
@@ -89,7 +89,7 @@ impl Rules<'_> {
     ///
     /// # Errors
     /// [`CentreError::Configuration`], with the place.
-    pub(super) fn of(&self, number: usize) -> Result<Vec<CompiledRule>> {
+    pub(super) fn compile_table(&self, number: usize) -> Result<Vec<CompiledRule>> {
         self.compiled(number, &mut Vec::new())
     }
 
@@ -192,18 +192,22 @@ impl Rules<'_> {
     ) -> Result<Vec<Reach>> {
         let (own, goal) = (self.tables[number], self.tables[parent]);
         let info = &self.catalog[own];
-        let first: Vec<&Reference> = match by {
+        let first: Vec<&ForeignKeyInfo> = match by {
             None => info.references.iter().collect(),
             Some(by) => {
                 let wanted: BTreeSet<usize> =
                     named_columns(place, info, by, "by")?.into_iter().collect();
-                let is_meant =
-                    |it: &&Reference| it.columns.iter().copied().collect::<BTreeSet<_>>() == wanted;
+                let is_meant = |it: &&ForeignKeyInfo| {
+                    it.columns.iter().copied().collect::<BTreeSet<_>>() == wanted
+                };
                 info.references.iter().filter(is_meant).collect()
             }
         };
         let mut found: Vec<Vec<Reach>> = Vec::new();
-        let mut ways: Vec<Vec<Reach>> = first.into_iter().map(|it| vec![Reach::of(it)]).collect();
+        let mut ways: Vec<Vec<Reach>> = first
+            .into_iter()
+            .map(|it| vec![Reach::from_foreign_key(it)])
+            .collect();
         let mut seen = BTreeSet::from([own]);
         while found.is_empty() && !ways.is_empty() {
             let mut next = Vec::new();
@@ -215,7 +219,7 @@ impl Rules<'_> {
                 } else if !self.tables.contains(&at) && !seen.contains(&at) {
                     reached.insert(at);
                     next.extend(self.catalog[at].references.iter().map(|reference| {
-                        let reach = Reach::of(reference);
+                        let reach = Reach::from_foreign_key(reference);
                         way.iter().cloned().chain([reach]).collect::<Vec<Reach>>()
                     }));
                 }
@@ -277,15 +281,15 @@ impl Rules<'_> {
         let is_number = of_column.column_type == Ok(ColumnType::Integer);
         let (name, type_name) = (&of_column.name, &of_column.type_name);
         match window.last {
-            Last::Time(..) if is_time => {}
-            Last::Number(_) if is_number => {}
-            Last::Time(..) if is_number => {
+            WindowLength::Time(..) if is_time => {}
+            WindowLength::Number(_) if is_number => {}
+            WindowLength::Time(..) if is_number => {
                 return Err(wrong(
                     format!("{place}: the window's column {name:?} is a number ({type_name})"),
                     "write last = 1000 for the rows from the highest number less 1000 on",
                 ));
             }
-            Last::Number(_) if is_time => {
+            WindowLength::Number(_) if is_time => {
                 return Err(wrong(
                     format!("{place}: the window's column {name:?} is a time ({type_name})"),
                     "write last = \"90 days\"",
@@ -353,7 +357,7 @@ pub(super) fn deciding_columns(
 }
 
 impl Reach {
-    fn of(reference: &Reference) -> Reach {
+    fn from_foreign_key(reference: &ForeignKeyInfo) -> Reach {
         Reach {
             columns: reference.columns.clone(),
             parent: reference.parent,

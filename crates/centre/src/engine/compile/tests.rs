@@ -2,8 +2,8 @@
 
 use super::*;
 use crate::publication::{
-    ActAs, IdentitySpec, Last, OnReject, ParameterSpec, Replay, RuleBy, RuleSpec, Unit, UploadMode,
-    UploadOrder, WindowSpec, WriteScopeSpec, WritesSpec,
+    ActAs, IdentitySpec, OnReject, ParameterSpec, ReplayPolicy, RuleBy, RuleSpec, UploadMode,
+    UploadOrder, WindowLength, WindowSpec, WindowUnit, WriteScopeSpec, WritesSpec,
 };
 use tidewater_protocol::Direction;
 
@@ -42,11 +42,11 @@ fn what_is_recorded_is_what_was_configured() {
     let rules = vec![
         RuleSpec::everyone(),
         RuleSpec {
-            window: window(Last::Time(90, Unit::Days)),
+            window: window(WindowLength::Time(90, WindowUnit::Days)),
             ..RuleSpec::columns(&["a", "b"], "SELECT 'x', {s.username}")
         },
         RuleSpec {
-            window: window(Last::Number(7)),
+            window: window(WindowLength::Number(7)),
             by: RuleBy::Follows {
                 table: "parent".into(),
                 by: Some(vec!["a".into()]),
@@ -59,13 +59,13 @@ fn what_is_recorded_is_what_was_configured() {
         on_reject: OnReject::Abort,
         upload_order: UploadOrder::RowsFirst,
         script_versions: Vec::new(),
-        replay: Replay::No,
+        replay: ReplayPolicy::No,
         name: "p".into(),
         act_as: Some(ActAs::Query("SELECT 'clerk'".into())),
         tables: vec![
-            table(Direction::Both, Tracking::Log, rules),
-            table(Direction::Download, Tracking::Row, Vec::new()),
-            table(Direction::Upload, Tracking::Off, Vec::new()),
+            table(Direction::Both, TrackingMode::Log, rules),
+            table(Direction::Download, TrackingMode::Row, Vec::new()),
+            table(Direction::Upload, TrackingMode::Off, Vec::new()),
         ],
         parameters: vec![ParameterSpec {
             name: "month".into(),

@@ -21,7 +21,7 @@ pub struct CompiledWrites {
 }
 
 impl CompiledWrites {
-    pub(super) fn of(
+    pub(super) fn new(
         place: &str,
         spec: &TableSpec,
         table: &TableInfo,

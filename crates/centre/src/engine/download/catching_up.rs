@@ -30,13 +30,13 @@ pub(super) fn added(
     let new = table.columns.iter().enumerate();
     let new = new.filter(|(_, column)| old.column(&column.name).is_none());
     Some(
-        new.map(|(index, column)| (index, Filler::of(column)))
+        new.map(|(index, column)| (index, Filler::for_column(column)))
             .collect(),
     )
 }
 
 impl Filler {
-    fn of(column: &Column) -> Filler {
+    fn for_column(column: &Column) -> Filler {
         let Some(default) = &column.default else {
             return match column.nullable {
                 true => Filler::Null,

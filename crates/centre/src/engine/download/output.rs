@@ -6,9 +6,9 @@ use tidewater_protocol::frame::ROWS_PAYLOAD_BYTES;
 use tidewater_protocol::message::TableBegin;
 use tidewater_protocol::{Datum, Op, RowShape, RowsWriter, Table};
 
-use super::resuming::Position;
-use super::shared::{Noted, NotedPiece};
-use crate::download::{DownloadSink, Marks};
+use super::resuming::ReadPosition;
+use super::shared_readings::{NotedPiece, NotedRows};
+use crate::download::{DownloadSink, MarkFrequency};
 use crate::engine::too_long;
 use crate::error::CentreError;
 
@@ -16,7 +16,7 @@ type Result<T> = std::result::Result<T, CentreError>;
 
 /// What was sent.
 #[derive(Clone, Copy)]
-pub(super) struct Counts {
+pub(super) struct SentCounts {
     pub(super) upserts: u64,
     pub(super) removals: u64,
     /// Rows that were left out, because the remote had sent them as they are.
@@ -29,9 +29,9 @@ pub(super) struct Counts {
     mark_every: usize,
 }
 
-impl Counts {
-    pub(super) fn new(marks: Option<Marks>) -> Counts {
-        Counts {
+impl SentCounts {
+    pub(super) fn new(marks: Option<MarkFrequency>) -> SentCounts {
+        SentCounts {
             upserts: 0,
             removals: 0,
             own: 0,
@@ -52,11 +52,11 @@ pub(super) struct Output<'a> {
     schema: &'a Table,
     pub(super) begin: Option<TableBegin>,
     writer: RowsWriter<'a>,
-    counts: &'a mut Counts,
+    counts: &'a mut SentCounts,
     /// Rows of the table that are read whole, also before.
     pub(super) whole_rows: u64,
     /// What is noted for others, and the counts before.
-    noting: Option<(Noted, [u64; 2])>,
+    noting: Option<(NotedRows, [u64; 2])>,
     pub(super) sink: &'a mut dyn DownloadSink,
 }
 
@@ -64,7 +64,7 @@ impl<'a> Output<'a> {
     pub(super) fn new(
         schema: &'a Table,
         shape: &'a RowShape,
-        counts: &'a mut Counts,
+        counts: &'a mut SentCounts,
         sink: &'a mut dyn DownloadSink,
     ) -> Output<'a> {
         Output {
@@ -118,13 +118,13 @@ impl<'a> Output<'a> {
     /// Notes for others what follows.
     pub(super) fn note(&mut self) {
         self.noting = Some((
-            Noted::default(),
+            NotedRows::default(),
             [self.counts.upserts, self.counts.removals],
         ));
     }
 
     /// What was noted; `None` if that was too much.
-    pub(super) fn noted(&mut self) -> Result<Option<Noted>> {
+    pub(super) fn noted(&mut self) -> Result<Option<NotedRows>> {
         self.flush(1)?;
         let counts = &*self.counts;
         Ok(self.noting.take().map(|(mut noted, [upserts, removals])| {
@@ -135,7 +135,7 @@ impl<'a> Output<'a> {
     }
 
     /// Hands over what was noted for somebody else.
-    pub(super) fn repeat(&mut self, noted: &Noted) -> Result<()> {
+    pub(super) fn repeat(&mut self, noted: &NotedRows) -> Result<()> {
         if noted.is_announced {
             self.announce();
         }
@@ -157,7 +157,7 @@ impl<'a> Output<'a> {
     }
 
     /// The download can be gone on with here, if that is worth a mark.
-    pub(super) fn mark_if_due(&mut self, position: impl FnOnce() -> Position) -> Result<()> {
+    pub(super) fn mark_if_due(&mut self, position: impl FnOnce() -> ReadPosition) -> Result<()> {
         if self.counts.unmarked < self.counts.mark_every {
             return Ok(());
         }
@@ -172,12 +172,12 @@ impl<'a> Output<'a> {
     pub(super) fn mark_behind(&mut self, table: usize) -> Result<()> {
         if self.counts.unmarked >= self.counts.mark_every {
             self.flush(1)?;
-            self.mark(&Position::before(table + 1));
+            self.mark(&ReadPosition::before(table + 1));
         }
         Ok(())
     }
 
-    fn mark(&mut self, position: &Position) {
+    fn mark(&mut self, position: &ReadPosition) {
         self.counts.unmarked = 0;
         let mark = position.encode_to_vec();
         if let Some((noted, _)) = &mut self.noting {

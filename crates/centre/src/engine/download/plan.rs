@@ -8,15 +8,15 @@ use tidewater_protocol::Table;
 use tidewater_protocol::message::{UncomparedReason, UncomparedTable};
 
 use super::catching_up::{self, Filler};
-use super::resuming::{Position, ResumedPart};
-use super::{Opened, PublishedSchema};
-use crate::download::{DownloadSubscription, Marks, ToldSettled};
+use super::resuming::{ReadPosition, ResumedPart};
+use super::{OpenedSubscription, PublishedSchema};
+use crate::download::{DownloadSubscription, MarkFrequency, ToldSettled};
 use crate::engine::comparing;
 use crate::engine::publication::rules_of;
-use crate::engine::scope::{Difference, Standing};
+use crate::engine::scope::{RuleDifference, SerialValidity};
 use crate::engine::scripts::Scripts;
-use crate::engine::watermark::{self, Presented};
-use crate::follow::Holding;
+use crate::engine::watermark::{self, PresentedCheckpoint};
+use crate::follow::RemoteHolding;
 use crate::scope::{RuleScope, Scope};
 use crate::upload::GainedPartitions;
 
@@ -65,7 +65,7 @@ pub(super) struct RulePlan {
 }
 
 /// What has to be done for one subscription.
-pub(super) struct Plan {
+pub(super) struct SubscriptionPlan {
     pub(super) published: PublishedSchema,
     pub(super) position: Vec<u8>,
     pub(super) role: String,
@@ -88,19 +88,19 @@ pub(super) struct Plan {
     /// How old the checkpoint is, as far as that is known.
     pub(super) age_ms: Option<i64>,
     /// How often there are marks in it, if it has any.
-    pub(super) marks: Option<Marks>,
+    pub(super) marks: Option<MarkFrequency>,
     /// What has come of it already, if it is gone on with.
     pub(super) resumed: Option<ResumedPart>,
     /// See [`crate::download::DownloadStart::covers_image`].
     pub(super) covers_image: bool,
 }
 
-impl Plan {
+impl SubscriptionPlan {
     /// What the remote holds of which it is told when something of it changes: not of tables of which
     /// a script says who gets which rows. Only that knows whom a change concerns, and to tell everybody
     /// would tell of rows of others.
-    pub(super) fn holding(&self) -> Holding {
-        let mut holding = Holding::of(&self.published.rules, &self.scope);
+    pub(super) fn holding(&self) -> RemoteHolding {
+        let mut holding = RemoteHolding::from_scope(&self.published.rules, &self.scope);
         let rules = self.published.rules.iter();
         let by_script = rules
             .filter(|it| matches!(self.tables[it.table], TablePlan::Scripted { .. }))
@@ -113,18 +113,19 @@ impl Plan {
     /// `differences`: how the scope differs from what is held, by rule.
     pub(super) fn new(
         subscription: &DownloadSubscription,
-        opened: Opened,
-        differences: Vec<Option<Difference>>,
+        opened: OpenedSubscription,
+        differences: Vec<Option<RuleDifference>>,
         scripts: Option<&Scripts>,
         now_ms: i64,
-    ) -> Plan {
+    ) -> SubscriptionPlan {
         let published = opened.published;
         let rules = &published.rules;
         let checkpoint = subscription.checkpoint.as_ref();
         // What a remote compares, it gets to know all the same.
-        let is_outdated = opened.standing == Standing::Outdated && subscription.compares.is_empty();
+        let is_outdated =
+            opened.standing == SerialValidity::Outdated && subscription.compares.is_empty();
         // What another role saw says nothing of what this one sees.
-        let presented = checkpoint.and_then(Presented::of);
+        let presented = checkpoint.and_then(PresentedCheckpoint::from_checkpoint);
         let is_another = presented
             .as_ref()
             .is_some_and(|it| it.watermark.role != opened.role);
@@ -189,9 +190,11 @@ impl Plan {
                 }
             });
         let tables: Vec<TablePlan> = tables.collect();
-        let stays =
-            matches!(opened.standing, Standing::Known | Standing::Arrived) && !scope_changed;
-        let arrived = stays && opened.standing == Standing::Arrived;
+        let stays = matches!(
+            opened.standing,
+            SerialValidity::Known | SerialValidity::Arrived
+        ) && !scope_changed;
+        let arrived = stays && opened.standing == SerialValidity::Arrived;
         let own = subscription.own.as_ref();
         // What is new was only looked for in the partitions that the remote held.
         let has_changes = opened.news || tables.iter().any(TablePlan::is_due);
@@ -204,7 +207,7 @@ impl Plan {
             || own.is_some_and(|own| own.version != 0)
             || before.is_some()
             || tables.iter().any(TablePlan::is_due);
-        Plan {
+        SubscriptionPlan {
             published,
             position: opened.position,
             role: opened.role,
@@ -261,11 +264,11 @@ impl Plan {
     pub(super) fn resume(
         &mut self,
         subscription: &DownloadSubscription,
-        since: Plan,
+        since: SubscriptionPlan,
         (number, index, held): (usize, usize, u64),
     ) {
         let mark = subscription.kept.as_deref().filter(|it| !it.is_empty());
-        let Some(position) = mark.and_then(|it| Position::decode(it).ok()) else {
+        let Some(position) = mark.and_then(|it| ReadPosition::decode(it).ok()) else {
             return;
         };
         let stays = |table: &TablePlan| match table {
@@ -317,7 +320,7 @@ impl Plan {
     }
 
     /// Makes marks if the remote keeps what it gets.
-    pub(super) fn make_marks(&mut self, subscription: &DownloadSubscription, marks: Marks) {
+    pub(super) fn make_marks(&mut self, subscription: &DownloadSubscription, marks: MarkFrequency) {
         let is_kept = subscription.kept.is_some() && self.is_due;
         self.marks = (is_kept && self.can_be_marked(subscription)).then_some(marks);
     }
@@ -360,8 +363,13 @@ fn given(subscription: &DownloadSubscription, table: &str) -> TablePlan {
 }
 
 impl RulePlan {
-    fn new(difference: Difference, gave: Vec<Vec<u8>>, now: &RuleScope, lows: &[i64]) -> RulePlan {
-        let Difference { gained, mut lost } = difference;
+    fn new(
+        difference: RuleDifference,
+        gave: Vec<Vec<u8>>,
+        now: &RuleScope,
+        lows: &[i64],
+    ) -> RulePlan {
+        let RuleDifference { gained, mut lost } = difference;
         let mut come = gained.iter().peekable();
         // Both are in order.
         let kept = now.partitions.iter().filter(|it| {

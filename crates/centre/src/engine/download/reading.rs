@@ -4,37 +4,37 @@ use std::collections::HashMap;
 
 use tidewater_protocol::PublicationSchema;
 
-use super::output::{Counts, Output};
-use super::plan::{Plan, TablePlan};
-use super::resuming::Position;
-use super::shared::Shared;
+use super::output::{Output, SentCounts};
+use super::plan::{SubscriptionPlan, TablePlan};
+use super::resuming::ReadPosition;
+use super::shared_readings::SharedReadings;
 use super::table::TableReading;
-use super::{Place, PublishedSchema, Snapshot};
+use super::{DownloadSnapshot, PublishedSchema, TablePlace};
 use crate::download::{DownloadSink, DownloadSubscription, GivenTable, TableRequest};
-use crate::engine::comparing::{self, Comparison};
+use crate::engine::comparing::{self, RangeSums};
 use crate::engine::publication::rules_of;
-use crate::engine::scripts::Scripting;
-use crate::engine::upload::columns::{Announced, ColumnMap};
+use crate::engine::scripts::ScriptEnvironment;
+use crate::engine::upload::column_map::{AnnouncedColumns, ColumnMap};
 use crate::error::CentreError;
 
 type Result<T> = std::result::Result<T, CentreError>;
 
 /// One subscription as it is read.
 pub(super) struct SubscriptionReading<'a> {
-    pub(super) snapshot: &'a mut dyn Snapshot,
+    pub(super) snapshot: &'a mut dyn DownloadSnapshot,
     pub(super) subscription: &'a DownloadSubscription,
     /// Its number in the snapshot.
     pub(super) number: usize,
-    pub(super) plan: &'a Plan,
-    pub(super) scripting: Option<Scripting<'a>>,
+    pub(super) plan: &'a SubscriptionPlan,
+    pub(super) scripting: Option<ScriptEnvironment<'a>>,
 }
 
 impl SubscriptionReading<'_> {
     pub(super) async fn read(
         self,
-        counts: &mut Counts,
+        counts: &mut SentCounts,
         sink: &mut dyn DownloadSink,
-        shared: &mut Shared,
+        shared: &mut SharedReadings,
     ) -> Result<()> {
         let PublishedSchema {
             schema,
@@ -53,7 +53,7 @@ impl SubscriptionReading<'_> {
                 continue;
             }
             let part = self.plan.part_with(index);
-            let place = Place {
+            let place = TablePlace {
                 subscription: part.map_or(self.number, |it| it.number),
                 table: index,
             };
@@ -68,12 +68,12 @@ impl SubscriptionReading<'_> {
             };
             let begins = match what {
                 _ if part.is_some() => None,
-                TablePlan::Whole if !only_compared => Some(Position::before(index)),
+                TablePlan::Whole if !only_compared => Some(ReadPosition::before(index)),
                 TablePlan::Changes(_) if self.plan.orders_changes() => {
-                    Some(Position::before_changes(index))
+                    Some(ReadPosition::before_changes(index))
                 }
                 TablePlan::Changes(rules) if rules.iter().any(|it| !it.gained.is_empty()) => {
-                    Some(Position::before_gained(index))
+                    Some(ReadPosition::before_gained(index))
                 }
                 _ => None,
             };
@@ -92,7 +92,7 @@ impl SubscriptionReading<'_> {
                 } => Some(rules),
                 _ => None,
             };
-            let own_place = Place {
+            let own_place = TablePlace {
                 subscription: self.number,
                 table: index,
             };
@@ -157,7 +157,7 @@ impl SubscriptionReading<'_> {
                                 let own = own.filter(|_| part.is_none());
                                 reading.changes_in_units(&from, rules, own).await?;
                             }
-                            from = Position::before_gained(index);
+                            from = ReadPosition::before_gained(index);
                         }
                         let gained = changes.map(|it| it.iter().map(|it| &*it.gained).collect());
                         reading.in_units(&from, gained).await?;
@@ -219,7 +219,7 @@ impl SubscriptionReading<'_> {
             let mut output = Output::new(&schema.tables[index], shape, counts, &mut *sink);
             let mut reading = TableReading {
                 snapshot: &mut *self.snapshot,
-                place: Place {
+                place: TablePlace {
                     subscription: self.number,
                     table: index,
                 },
@@ -228,7 +228,7 @@ impl SubscriptionReading<'_> {
                 scope: &self.plan.scope.rules[rules_of(rules, index)],
                 output: &mut output,
             };
-            let comparison = || Comparison::new(shape, &theirs.ranges);
+            let comparison = || RangeSums::new(shape, &theirs.ranges);
             match &self.plan.tables[index] {
                 // What came whole is not compared besides.
                 TablePlan::Scripted { whole: true } => {}
@@ -268,7 +268,7 @@ fn requests_by_table<'r>(
     for request in requests {
         // What does not fit the publication any more is sent anew as a whole, or gone.
         let announced = ColumnMap::find(schema, &request.begin)?;
-        if let Announced::Published(index, map) = announced {
+        if let AnnouncedColumns::Published(index, map) = announced {
             by_table.entry(index).or_default().push((map, request));
         }
     }

@@ -14,7 +14,7 @@ use prost::Message;
 
 use tidewater_protocol::{Code, Datum, Op, RowShape, RowsReader, RowsWriter, UnpackedRow};
 
-use super::{Order, Part};
+use super::{KeyOrder, RuleRows};
 use crate::error::CentreError;
 
 /// So many units a rule has at most: each is a query of its own.
@@ -22,7 +22,7 @@ const UNITS: usize = 64;
 
 /// How far a download is: what its marks say.
 #[derive(Clone, Eq, Message, PartialEq)]
-pub(super) struct Position {
+pub(super) struct ReadPosition {
     /// Index of the table in its publication: those before it are complete.
     #[prost(uint32, tag = "1")]
     table: u32,
@@ -49,7 +49,7 @@ pub(super) struct Position {
 /// What a remote has of a download that broke.
 pub(super) struct ResumedPart {
     /// Up to where.
-    pub(super) position: Position,
+    pub(super) position: ReadPosition,
     /// The number, in the snapshot, of what tells the changes since.
     pub(super) number: usize,
     /// The index of the same in its job.
@@ -71,42 +71,42 @@ impl ResumedPart {
 /// A unit of a table that is still to be read.
 pub(super) struct UnitLeft<'p> {
     /// With its order, if it has one.
-    pub(super) part: Part<'p>,
+    pub(super) part: RuleRows<'p>,
     /// Where it begins.
-    pub(super) position: Position,
+    pub(super) position: ReadPosition,
     /// Some of it has come.
     pub(super) goes_on: bool,
 }
 
-impl Position {
+impl ReadPosition {
     /// The beginning of a table.
-    pub(super) fn before(table: usize) -> Position {
-        Position {
+    pub(super) fn before(table: usize) -> ReadPosition {
+        ReadPosition {
             table: table as u32,
-            ..Position::default()
+            ..ReadPosition::default()
         }
     }
 
     /// Before the changes of a table: what left has come.
-    pub(super) fn before_changes(table: usize) -> Position {
-        Position {
+    pub(super) fn before_changes(table: usize) -> ReadPosition {
+        ReadPosition {
             changes: true,
-            ..Position::before(table)
+            ..ReadPosition::before(table)
         }
     }
 
     /// Before the partitions of a table that were gained: all else of it has come.
-    pub(super) fn before_gained(table: usize) -> Position {
-        Position {
+    pub(super) fn before_gained(table: usize) -> ReadPosition {
+        ReadPosition {
             gained: true,
-            ..Position::before(table)
+            ..ReadPosition::before(table)
         }
     }
 
     /// The units of a rule that are left from this position on.
     pub(super) fn units_left<'p>(
         &'p self,
-        whole: &Part<'p>,
+        whole: &RuleRows<'p>,
         has_partitions: bool,
         shape: &'p RowShape,
     ) -> Result<Vec<UnitLeft<'p>>, CentreError> {
@@ -122,7 +122,7 @@ impl Position {
                 false => None,
             };
             let goes_on = after.is_some();
-            part.order = is_ordered.then(|| Order {
+            part.order = is_ordered.then(|| KeyOrder {
                 after: after.unwrap_or_default(),
             });
             left.push(UnitLeft {
@@ -135,8 +135,8 @@ impl Position {
     }
 
     /// The beginning of a unit of the same table.
-    pub(super) fn at(&self, rule: usize, unit: usize) -> Position {
-        Position {
+    pub(super) fn at(&self, rule: usize, unit: usize) -> ReadPosition {
+        ReadPosition {
             rule: rule as u32,
             unit: unit as u32,
             key: Vec::new(),
@@ -145,16 +145,16 @@ impl Position {
     }
 
     /// Behind a row of the unit.
-    pub(super) fn behind(&self, shape: &RowShape, row: &[Datum<'_>]) -> Position {
+    pub(super) fn behind(&self, shape: &RowShape, row: &[Datum<'_>]) -> ReadPosition {
         let key: Vec<Datum<'_>> = shape.key.iter().map(|&column| row[column]).collect();
         self.behind_key(shape, &key)
     }
 
     /// Behind the row of the unit that has this key.
-    pub(super) fn behind_key(&self, shape: &RowShape, key: &[Datum<'_>]) -> Position {
+    pub(super) fn behind_key(&self, shape: &RowShape, key: &[Datum<'_>]) -> ReadPosition {
         let mut writer = RowsWriter::new(shape);
         writer.key(Op::Request, key);
-        Position {
+        ReadPosition {
             key: writer.take(),
             ..self.clone()
         }
@@ -204,14 +204,14 @@ impl Position {
 }
 
 /// Some partitions that are read together, and whether that is in the order of the keys.
-fn units<'p>(whole: &Part<'p>, has_partitions: bool) -> Vec<(Part<'p>, bool)> {
+fn units<'p>(whole: &RuleRows<'p>, has_partitions: bool) -> Vec<(RuleRows<'p>, bool)> {
     if !has_partitions {
         return vec![(whole.clone(), true)];
     }
     let partitions = &whole.partitions;
     let together = partitions.len().div_ceil(UNITS).max(1);
     let units = partitions.chunks(together).map(|some| {
-        let part = Part {
+        let part = RuleRows {
             partitions: some.to_vec(),
             ..whole.clone()
         };
@@ -230,7 +230,7 @@ mod tests {
         for (count, expected, in_order) in
             [(0, 0, true), (1, 1, true), (64, 64, true), (65, 33, false)]
         {
-            let whole = Part {
+            let whole = RuleRows {
                 rule: 0,
                 partitions: names[..count].iter().map(|it| &it[..]).collect(),
                 bounds: Vec::new(),

@@ -5,14 +5,14 @@ use tidewater_protocol::{Code, Datum, Op, RowShape, RowsReader, UnpackedRow, Val
 use super::catching_up::{Filler, is_filled_in};
 use super::output::Output;
 use super::plan::{RulePlan, TablePlan};
-use super::resuming::Position;
-use super::{Bound, Order, Part, Place, Snapshot};
+use super::resuming::ReadPosition;
+use super::{DownloadSnapshot, KeyOrder, RuleRows, TablePlace, WindowBound};
 use crate::download::{GivenTable, TableRequest};
-use crate::engine::comparing::Comparison;
+use crate::engine::comparing::RangeSums;
 use crate::engine::exact::{Membership, pack_exact, pack_row, types_of};
-use crate::engine::publication::Rule;
-use crate::engine::scripts::{ScriptTimer, Scripting};
-use crate::engine::upload::columns::ColumnMap;
+use crate::engine::publication::RowRule;
+use crate::engine::scripts::{ScriptEnvironment, ScriptTimer};
+use crate::engine::upload::column_map::ColumnMap;
 use crate::error::CentreError;
 use crate::scope::RuleScope;
 use crate::upload::{OwnUpload, RowsChunk};
@@ -20,7 +20,7 @@ use crate::upload::{OwnUpload, RowsChunk};
 type Result<T> = std::result::Result<T, CentreError>;
 
 /// A script yields a row of NULLs where it is too late to obey.
-fn late_null(scripting: &Scripting<'_>, table: usize) -> CentreError {
+fn late_null(scripting: &ScriptEnvironment<'_>, table: usize) -> CentreError {
     let script = scripting.scripts.of_table(table, "download_delete_cursor");
     CentreError::Script {
         file: script.map(|it| it.place.clone()).unwrap_or_default(),
@@ -34,11 +34,11 @@ fn late_null(scripting: &Scripting<'_>, table: usize) -> CentreError {
 
 /// One table as it is read.
 pub(super) struct TableReading<'a, 'o> {
-    pub(super) snapshot: &'a mut dyn Snapshot,
-    pub(super) place: Place,
+    pub(super) snapshot: &'a mut dyn DownloadSnapshot,
+    pub(super) place: TablePlace,
     pub(super) shape: &'a RowShape,
     /// The table's rules.
-    pub(super) rules: &'a [Rule],
+    pub(super) rules: &'a [RowRule],
     /// What is in scope by them.
     pub(super) scope: &'a [RuleScope],
     pub(super) output: &'a mut Output<'o>,
@@ -104,7 +104,7 @@ impl<'a> TableReading<'a, '_> {
     /// Compares what a handler has told of all rows, and sends those where the remote differs.
     pub(super) fn compare_given(
         &mut self,
-        mut comparison: Comparison<'_>,
+        mut comparison: RangeSums<'_>,
         all: &[RowsChunk],
         follows: bool,
     ) -> Result<()> {
@@ -136,7 +136,7 @@ impl<'a> TableReading<'a, '_> {
     /// their changes, and had changed the table while nothing tracked it.
     pub(super) async fn untracked_by_script(
         &mut self,
-        scripting: &Scripting<'_>,
+        scripting: &ScriptEnvironment<'_>,
         name: &str,
     ) -> Result<()> {
         let scripts = &scripting.scripts;
@@ -163,7 +163,7 @@ impl<'a> TableReading<'a, '_> {
     /// Sends what scripts yield: first the keys of rows that go.
     pub(super) async fn by_script(
         &mut self,
-        scripting: &Scripting<'_>,
+        scripting: &ScriptEnvironment<'_>,
         name: &str,
         whole: bool,
         own: Option<&OwnUpload>,
@@ -235,8 +235,8 @@ impl<'a> TableReading<'a, '_> {
     }
 
     /// All rows that a rule gives.
-    fn whole(&self, rule: usize) -> Part<'a> {
-        Part {
+    fn whole(&self, rule: usize) -> RuleRows<'a> {
+        RuleRows {
             rule,
             partitions: self.scope[rule]
                 .partitions
@@ -253,7 +253,7 @@ impl<'a> TableReading<'a, '_> {
     /// with marks.
     pub(super) async fn in_units(
         &mut self,
-        from: &Position,
+        from: &ReadPosition,
         gained: Option<Vec<&'a [Vec<u8>]>>,
     ) -> Result<()> {
         self.output.whole_rows = from.rows;
@@ -284,9 +284,9 @@ impl<'a> TableReading<'a, '_> {
     }
 
     /// The windows of a rule as they are now.
-    fn windows(&self, rule: usize) -> Vec<Bound> {
+    fn windows(&self, rule: usize) -> Vec<WindowBound> {
         let lows = self.scope[rule].lows.iter().enumerate();
-        let bounds = lows.map(|(window, &from)| Bound {
+        let bounds = lows.map(|(window, &from)| WindowBound {
             window,
             from,
             to: None,
@@ -295,12 +295,12 @@ impl<'a> TableReading<'a, '_> {
     }
 
     /// Sends rows that are in scope; each by the first rule that gives it.
-    async fn come(&mut self, part: &Part<'_>) -> Result<()> {
+    async fn come(&mut self, part: &RuleRows<'_>) -> Result<()> {
         self.come_in(part, None).await
     }
 
     /// The same of a unit: with marks, if it has an order.
-    async fn come_in(&mut self, part: &Part<'_>, unit: Option<&Position>) -> Result<()> {
+    async fn come_in(&mut self, part: &RuleRows<'_>, unit: Option<&ReadPosition>) -> Result<()> {
         let mut membership = Membership::new(self.rules, self.scope);
         let (output, shape) = (&mut *self.output, self.shape);
         let unit = unit.filter(|_| part.order.is_some());
@@ -319,7 +319,7 @@ impl<'a> TableReading<'a, '_> {
     }
 
     /// Removes rows that are not in scope any more.
-    async fn go(&mut self, part: &Part<'_>) -> Result<()> {
+    async fn go(&mut self, part: &RuleRows<'_>) -> Result<()> {
         let mut membership = Membership::new(self.rules, self.scope);
         let (output, key) = (&mut *self.output, &self.shape.key);
         let mut take = |row: &[Datum<'_>]| match membership.has(row) {
@@ -335,7 +335,7 @@ impl<'a> TableReading<'a, '_> {
     /// Removes what left by a rule: with partitions, and because a window moved on.
     async fn lost(&mut self, rule: usize, plan: &RulePlan) -> Result<()> {
         if !plan.lost.is_empty() {
-            let part = Part {
+            let part = RuleRows {
                 rule,
                 partitions: slices(&plan.lost),
                 bounds: Vec::new(),
@@ -346,10 +346,10 @@ impl<'a> TableReading<'a, '_> {
         }
         for (window, moved) in plan.moved.iter().enumerate() {
             if moved.start < moved.end {
-                let part = Part {
+                let part = RuleRows {
                     rule,
                     partitions: slices(&plan.kept),
-                    bounds: vec![Bound {
+                    bounds: vec![WindowBound {
                         window,
                         from: moved.start,
                         to: Some(moved.end),
@@ -366,7 +366,7 @@ impl<'a> TableReading<'a, '_> {
     /// Sends what came by a rule with partitions.
     async fn gained(&mut self, rule: usize, plan: &RulePlan) -> Result<()> {
         if !plan.gained.is_empty() {
-            let part = Part {
+            let part = RuleRows {
                 rule,
                 partitions: slices(&plan.gained),
                 bounds: self.windows(rule),
@@ -384,7 +384,7 @@ impl<'a> TableReading<'a, '_> {
             if moved.end < moved.start {
                 let mut bounds = self.windows(rule);
                 bounds[window].to = Some(moved.start);
-                let part = Part {
+                let part = RuleRows {
                     rule,
                     partitions: slices(&plan.kept),
                     bounds,
@@ -422,13 +422,13 @@ impl<'a> TableReading<'a, '_> {
     /// The same from a position on, with marks.
     pub(super) async fn changes_in_units(
         &mut self,
-        from: &Position,
+        from: &ReadPosition,
         plans: &[RulePlan],
         own: Option<&OwnUpload>,
     ) -> Result<()> {
         for rule in from.unit().0..self.rules.len() {
             let has_partitions = self.rules[rule].query.is_some();
-            let all = Part {
+            let all = RuleRows {
                 rule,
                 partitions: plans[rule].concerned(),
                 bounds: Vec::new(),
@@ -454,7 +454,7 @@ impl<'a> TableReading<'a, '_> {
         &mut self,
         asked: &[Option<Vec<&[u8]>>],
         own: Option<&OwnUpload>,
-        unit: Option<(&Position, &Order<'_>)>,
+        unit: Option<(&ReadPosition, &KeyOrder<'_>)>,
     ) -> Result<()> {
         let mut membership = Membership::new(self.rules, self.scope);
         let output = &mut *self.output;
@@ -510,7 +510,7 @@ impl<'a> TableReading<'a, '_> {
     /// changed. What the remote has of a table of which it gives nothing, stays.
     pub(super) async fn answer_by_script(
         &mut self,
-        scripting: &Scripting<'_>,
+        scripting: &ScriptEnvironment<'_>,
         name: &str,
         (map, request): (&ColumnMap, &TableRequest),
     ) -> Result<()> {
@@ -538,7 +538,7 @@ impl<'a> TableReading<'a, '_> {
     /// Compares a table, and sends the rows where it differs.
     pub(super) async fn compare(
         &mut self,
-        mut comparison: Comparison<'_>,
+        mut comparison: RangeSums<'_>,
         follows: bool,
     ) -> Result<()> {
         let mut membership = Membership::new(self.rules, self.scope);

@@ -49,7 +49,8 @@ fn judge(change: impl FnOnce(&mut Table)) -> (Vec<String>, Vec<String>) {
     change(&mut new);
     let all = effects(&publication(vec![item()]), Some(&publication(vec![new])));
     let (held, free): (Vec<_>, Vec<_>) = all.into_iter().partition(|it| it.holds_up);
-    let subjects = |effects: Vec<Effect>| effects.into_iter().map(|it| it.subject).collect();
+    let subjects =
+        |effects: Vec<SchemaDifference>| effects.into_iter().map(|it| it.subject).collect();
     (subjects(held), subjects(free))
 }
 
@@ -135,23 +136,26 @@ fn only_remotes_that_have_what_leaves_are_held_up() {
         remote(5, &[], &[]),
     ];
     let past = PastSchemas::from([(oldest.hash().to_vec(), oldest.clone())]);
-    let change = Change {
+    let change = PublicationChange {
         publication: "p",
         old: &old,
         new: Some(&new),
     };
-    let review = Review::of(&[change], &remotes, &past);
+    let review = DeploymentReview::new(&[change], &remotes, &past);
     let held: Vec<u8> = review.held_up.iter().map(|it| it.id.0[0]).collect();
     assert_eq!(held, [1, 3]);
-    let gone = Change {
+    let gone = PublicationChange {
         publication: "p",
         old: &old,
         new: None,
     };
-    let review = Review::of(&[gone], &remotes, &past);
+    let review = DeploymentReview::new(&[gone], &remotes, &past);
     let held: Vec<u8> = review.held_up.iter().map(|it| it.id.0[0]).collect();
     assert_eq!(held, [1, 2, 3]);
-    assert!(review.allow(Mode::DryRun).is_ok() && review.allow(Mode::RefusePending).is_ok());
-    let error = review.allow(Mode::Careful).unwrap_err();
+    assert!(
+        review.allow(DeploymentMode::DryRun).is_ok()
+            && review.allow(DeploymentMode::RefusePending).is_ok()
+    );
+    let error = review.allow(DeploymentMode::Careful).unwrap_err();
     assert!(error.to_string().contains("3 remotes"), "{error}");
 }

@@ -1,8 +1,8 @@
 //! Explaining why a row is, is not, or was removed from a remote: one snapshot of what the centre has
 //! anyway, judged by the rules that downloads and uploads are judged by.
 
-mod asked;
-mod rules;
+mod inspected_row;
+mod subject;
 mod verdict;
 
 use std::collections::BTreeMap;
@@ -10,28 +10,28 @@ use std::sync::Arc;
 
 use tidewater_protocol::{ColumnType, Datum, RemoteId, Value};
 
-use self::asked::Subject;
-pub(super) use self::rules::unknown_parameters;
-use self::rules::{Looked, held_text};
-use self::verdict::{Known, judge};
-use super::compile::{Published, compile};
-use super::connection::{Connection, own};
+pub(super) use self::inspected_row::unknown_parameters;
+use self::inspected_row::{InspectedRow, held_text};
+use self::subject::Subject;
+use self::verdict::{VerdictFacts, judge};
+use super::compile::{CompiledTable, compile};
+use super::connection::{DatabaseConnection, system_sql};
 use super::deploy::deployed;
 use super::exact::{Membership, pack_exact};
-use super::inspect::{Cell, Inspecting, Keyed};
+use super::inspect::{DatabaseInspection, InspectedCell, KeyedRow};
 use super::publication::Publication;
 use super::records::{
     find_remote, find_user, found_remote, found_user, last_sync, uploads_between,
 };
 use super::refusals;
-use super::scope::Purpose;
+use super::scope::ScopePurpose;
 use super::scripts::chosen;
 use super::upload::row_json;
 use crate::context::SyncContext;
 use crate::error::CentreError;
 use crate::explain::{
-    CandidateUpload, ExplainedEntry, ExplainedPublication, ExplainedRemote, ExplainedRole,
-    ExplainedWrites, Explanation, LastChange, Question,
+    CandidateUpload, ExplainQuestion, ExplainedEntry, ExplainedPublication, ExplainedRemote,
+    ExplainedRole, ExplainedWrites, Explanation, LastChange,
 };
 use crate::records::{RemoteRecord, UserRecord};
 use crate::scope::{RuleScope, Scope};
@@ -42,12 +42,12 @@ type Result<T> = std::result::Result<T, CentreError>;
 const UPLOADS_NAMED: u64 = 5;
 
 /// See [`crate::Centre::explain`].
-pub(super) async fn explain<T: Inspecting>(
+pub(super) async fn explain<T: DatabaseInspection>(
     connection: &mut T::Connection,
-    question: &Question,
+    question: &ExplainQuestion,
 ) -> Result<Explanation> {
     connection.begin_trying().await?;
-    let explained = Explaining::<T>::read(connection, question).await?;
+    let explained = ExplanationRun::<T>::read(connection, question).await?;
     connection.commit().await?;
     Ok(explained)
 }
@@ -60,20 +60,23 @@ pub(super) struct LastSync {
 }
 
 /// What is explained, and everything that it takes.
-struct Explaining<'q, T: Inspecting> {
-    question: &'q Question,
+struct ExplanationRun<'q, T: DatabaseInspection> {
+    question: &'q ExplainQuestion,
     remote: RemoteRecord,
     user: Option<UserRecord>,
     catalog: T::Catalog,
 }
 
-impl<T: Inspecting> Explaining<'_, T> {
-    async fn read(connection: &mut T::Connection, question: &Question) -> Result<Explanation> {
+impl<T: DatabaseInspection> ExplanationRun<'_, T> {
+    async fn read(
+        connection: &mut T::Connection,
+        question: &ExplainQuestion,
+    ) -> Result<Explanation> {
         let (specs, publications, catalog) = deployed::<T>(connection).await?;
         let (remote, user) = who(connection, question.remote_id).await?;
         let subscribed = subscribed(connection, question.remote_id).await?;
         let subject = Subject::find::<T>(question, &subscribed, &publications)?;
-        let this = Explaining::<T> {
+        let this = ExplanationRun::<T> {
             question,
             remote,
             user,
@@ -97,7 +100,7 @@ impl<T: Inspecting> Explaining<'_, T> {
         let disabled = this.user.as_ref().is_none_or(|it| it.disabled);
         let row = found.iter().find_map(|it| it.1.clone());
         let publications: Vec<ExplainedPublication> = found.into_iter().map(|it| it.0).collect();
-        let known = Known {
+        let known = VerdictFacts {
             user: &this.remote.user,
             remote: &this.remote,
             disabled,
@@ -130,7 +133,7 @@ impl<T: Inspecting> Explaining<'_, T> {
     }
 
     fn infos(&self) -> &[super::catalog::TableInfo] {
-        super::catalog::Catalog::tables(&self.catalog)
+        super::catalog::CatalogReader::tables(&self.catalog)
     }
 
     /// For whom the queries are run.
@@ -152,15 +155,15 @@ impl<T: Inspecting> Explaining<'_, T> {
     async fn publication(
         &self,
         connection: &mut T::Connection,
-        (publication, compiled, table): (&Publication<T::Table>, &Published<'_>, usize),
+        (publication, compiled, table): (&Publication<T::Table>, &CompiledTable<'_>, usize),
         subject: &Subject,
         last: LastSync,
     ) -> Result<(ExplainedPublication, Option<String>)> {
         let schema = &publication.schema.tables[table];
         let context = self.context(&publication.schema.name);
-        let scope = T::scope(connection, publication, &context, Purpose::Writing).await?;
+        let scope = T::scope(connection, publication, &context, ScopePurpose::Writing).await?;
         let key = subject.datums();
-        let keyed = Keyed {
+        let keyed = KeyedRow {
             publication,
             table,
             key: &key,
@@ -251,30 +254,33 @@ impl<T: Inspecting> Explaining<'_, T> {
     async fn look(
         &self,
         connection: &mut T::Connection,
-        compiled: &Published<'_>,
-        keyed: &Keyed<'_, T::Table>,
-    ) -> Result<Option<Looked>> {
+        compiled: &CompiledTable<'_>,
+        keyed: &KeyedRow<'_, T::Table>,
+    ) -> Result<Option<InspectedRow>> {
         let infos = self.infos();
-        let own = compiled.columns.iter().map(|&column| Cell {
+        let own = compiled.columns.iter().map(|&column| InspectedCell {
             rule: 0,
             level: 0,
             table: compiled.table,
             column,
         });
-        let extras = compiled.extras(infos).into_iter().map(|extra| Cell {
-            rule: extra.rule,
-            level: extra.level,
-            table: compiled.rules[extra.rule].table_at(compiled.table, extra.level),
-            column: extra.column,
-        });
-        let mut cells: Vec<Cell> = own.chain(extras).collect();
+        let extras = compiled
+            .extras(infos)
+            .into_iter()
+            .map(|extra| InspectedCell {
+                rule: extra.rule,
+                level: extra.level,
+                table: compiled.rules[extra.rule].table_at(compiled.table, extra.level),
+                column: extra.column,
+            });
+        let mut cells: Vec<InspectedCell> = own.chain(extras).collect();
         let of_row = cells.len();
         for (number, rule) in compiled.rules.iter().enumerate() {
             for (at, reach) in rule.route.iter().enumerate() {
                 let below = (at, rule.table_at(compiled.table, at), &reach.columns);
                 let above = (at + 1, reach.parent, &reach.parent_columns);
                 for (level, table, columns) in [below, above] {
-                    cells.extend(columns.iter().map(|&column| Cell {
+                    cells.extend(columns.iter().map(|&column| InspectedCell {
                         rule: number,
                         level,
                         table,
@@ -284,7 +290,7 @@ impl<T: Inspecting> Explaining<'_, T> {
             }
         }
         let values = T::cells(connection, &self.catalog, keyed, &cells).await?;
-        Ok(values.map(|values| Looked {
+        Ok(values.map(|values| InspectedRow {
             cells,
             values,
             of_row,
@@ -293,11 +299,11 @@ impl<T: Inspecting> Explaining<'_, T> {
 }
 
 /// What change logs have of the key by one rule.
-async fn entries<T: Inspecting>(
+async fn entries<T: DatabaseInspection>(
     connection: &mut T::Connection,
-    keyed: &Keyed<'_, T::Table>,
+    keyed: &KeyedRow<'_, T::Table>,
     at: usize,
-    (rule, held): (&super::publication::Rule, &RuleScope),
+    (rule, held): (&super::publication::RowRule, &RuleScope),
     is_known: bool,
     last: LastSync,
 ) -> Result<Vec<ExplainedEntry>> {
@@ -345,7 +351,7 @@ fn any(all: impl Iterator<Item = Option<bool>> + Clone) -> Option<bool> {
 /// Whether the user's remotes may write the row.
 fn writes<T>(
     (publication, table): (&Publication<T>, usize),
-    (rules, scope): (&[super::publication::Rule], &Scope),
+    (rules, scope): (&[super::publication::RowRule], &Scope),
     row: Option<&[Datum<'_>]>,
     context: &SyncContext,
 ) -> ExplainedWrites {
@@ -388,7 +394,7 @@ fn writes<T>(
 
 /// The remote and its user.
 async fn who(
-    connection: &mut impl Connection,
+    connection: &mut impl DatabaseConnection,
     id: RemoteId,
 ) -> Result<(RemoteRecord, Option<UserRecord>)> {
     let what = "looking for a remote";
@@ -410,10 +416,10 @@ async fn who(
 
 /// The publications that a remote has synced.
 pub(super) async fn subscribed(
-    connection: &mut impl Connection,
+    connection: &mut impl DatabaseConnection,
     id: RemoteId,
 ) -> Result<Vec<String>> {
-    let names = own!(
+    let names = system_sql!(
         "SELECT publication FROM tidewater.subscription WHERE remote_id = ?1 ORDER BY publication",
         id
     );
@@ -423,7 +429,7 @@ pub(super) async fn subscribed(
 
 /// Who may have changed the row last, by the time of the newest entry.
 async fn last_change(
-    connection: &mut impl Connection,
+    connection: &mut impl DatabaseConnection,
     found: &[(ExplainedPublication, Option<String>)],
     names: &[&str],
 ) -> Result<Option<LastChange>> {
@@ -444,17 +450,17 @@ async fn last_change(
     Ok(Some(LastChange {
         after_ms: newest.after_ms,
         before_ms: newest.before_ms,
-        uploads: of_ours.map(CandidateUpload::of).collect(),
+        uploads: of_ours.map(CandidateUpload::from_sync).collect(),
     }))
 }
 
-impl<T: Inspecting> Explaining<'_, T> {
+impl<T: DatabaseInspection> ExplanationRun<'_, T> {
     /// What one rule has to say.
     fn rule(
         &self,
-        (compiled, rule, at): (&Published<'_>, &super::compile::CompiledRule, usize),
-        (served, held): (&super::publication::Rule, &RuleScope),
-        looked: Option<&Looked>,
+        (compiled, rule, at): (&CompiledTable<'_>, &super::compile::CompiledRule, usize),
+        (served, held): (&super::publication::RowRule, &RuleScope),
+        looked: Option<&InspectedRow>,
         row: Option<&[Datum<'_>]>,
         unknown: Vec<String>,
     ) -> crate::explain::ExplainedRule {
@@ -471,7 +477,7 @@ impl<T: Inspecting> Explaining<'_, T> {
             let values = served.columns.iter().map(|&it| row[it].to_string());
             values.collect::<Vec<String>>()
         });
-        let is_in_windows = rules::windows(infos, (compiled, rule), (served, held), row);
+        let is_in_windows = inspected_row::windows(infos, (compiled, rule), (served, held), row);
         let alone = std::slice::from_ref(served);
         let mut membership = Membership::new(alone, std::slice::from_ref(held));
         let is_in = row.map(|row| membership.has(row));

@@ -1,11 +1,11 @@
 //! What everything comes to, in one word and one sentence.
 
 use super::LastSync;
-use crate::explain::{ExplainedEntry, ExplainedPublication, ExplainedRule, Verdict, moment};
+use crate::explain::{ExplainVerdict, ExplainedEntry, ExplainedPublication, ExplainedRule, moment};
 use crate::records::{RefusedRecord, RemoteRecord};
 
 /// What is known.
-pub(super) struct Known<'a> {
+pub(super) struct VerdictFacts<'a> {
     pub(super) user: &'a str,
     pub(super) remote: &'a RemoteRecord,
     pub(super) disabled: bool,
@@ -17,18 +17,18 @@ pub(super) struct Known<'a> {
 }
 
 /// What it comes to, the same in a sentence, and what else has to be said.
-pub(super) fn judge(known: &Known<'_>) -> (Verdict, String, Vec<String>) {
+pub(super) fn judge(known: &VerdictFacts<'_>) -> (ExplainVerdict, String, Vec<String>) {
     let (verdict, sentence) = known.verdict();
     (verdict, sentence, known.notes())
 }
 
-impl<'a> Known<'a> {
-    fn verdict(&self) -> (Verdict, String) {
+impl<'a> VerdictFacts<'a> {
+    fn verdict(&self) -> (ExplainVerdict, String) {
         let downloaded = |it: &&ExplainedPublication| it.direction != "upload";
         let mut publications = self.publications.iter().filter(downloaded);
         if publications.clone().next().is_none() {
             let sentence = "remotes upload to the table and download nothing of it";
-            return (Verdict::NotDownloaded, self.told(sentence));
+            return (ExplainVerdict::NotDownloaded, self.told(sentence));
         }
         if let Some(by) = publications.find(|it| it.source != "rules") {
             let decides = match &by.download_script {
@@ -39,7 +39,7 @@ impl<'a> Known<'a> {
                 "{decides} says what comes down of the table, and the centre keeps no record of what \
                  it said"
             );
-            return (Verdict::NotByRules, self.told(&sentence));
+            return (ExplainVerdict::NotByRules, self.told(&sentence));
         }
         match self.row_is_there {
             true => self.of_row(),
@@ -48,25 +48,25 @@ impl<'a> Known<'a> {
     }
 
     /// The row is there.
-    fn of_row(&self) -> (Verdict, String) {
+    fn of_row(&self) -> (ExplainVerdict, String) {
         let holding = self.publications.iter().find(|it| it.holds == Some(true));
         if let Some((publication, rule)) = holding.and_then(|it| Some((it, holding_rule(it)?))) {
             let why = format!("{} holds it by {}", self.user, by(rule));
             let news = newest(publication).filter(|it| !it.is_covered);
             return match (self.last.ended_ms, news) {
                 (0, _) => (
-                    Verdict::Comes,
+                    ExplainVerdict::Comes,
                     self.told(&format!("{why}: it comes with the remote's first sync")),
                 ),
                 (_, Some(_)) => (
-                    Verdict::Comes,
+                    ExplainVerdict::Comes,
                     self.told(&format!(
                         "{why}, and it was changed since the remote's last sync: it comes with the \
                          next one"
                     )),
                 ),
                 (_, None) => (
-                    Verdict::Held,
+                    ExplainVerdict::Held,
                     self.told(&format!(
                         "{why}, and no change is known since the remote's last sync: as far as the centre \
                          can tell it is there"
@@ -75,15 +75,15 @@ impl<'a> Known<'a> {
             };
         }
         if let Some(unseen) = self.unseen() {
-            return (Verdict::NotHeld, self.told(&unseen));
+            return (ExplainVerdict::NotHeld, self.told(&unseen));
         }
         if let Some(sentence) = self.unknown() {
-            return (Verdict::Unknown, self.told(&sentence));
+            return (ExplainVerdict::Unknown, self.told(&sentence));
         }
         let why = self.why_not();
         match self.was_held() {
             Some(entry) if entry.is_covered => (
-                Verdict::Left,
+                ExplainVerdict::Left,
                 self.told(&format!(
                     "it was {}'s in {} and has moved {}: it has left the remote; {why}",
                     self.user,
@@ -92,7 +92,7 @@ impl<'a> Known<'a> {
                 )),
             ),
             Some(entry) if self.last.ended_ms != 0 => (
-                Verdict::Leaves,
+                ExplainVerdict::Leaves,
                 self.told(&format!(
                     "it was {}'s in {} and has moved {}: it leaves the remote with the next sync; \
                      {why}",
@@ -101,12 +101,12 @@ impl<'a> Known<'a> {
                     when(entry),
                 )),
             ),
-            _ => (Verdict::NotHeld, self.told(&why)),
+            _ => (ExplainVerdict::NotHeld, self.told(&why)),
         }
     }
 
     /// The row is not there.
-    fn of_none(&self) -> (Verdict, String) {
+    fn of_none(&self) -> (ExplainVerdict, String) {
         let entries = self.publications.iter().filter_map(newest);
         let newest = entries.max_by_key(|it| (it.after_ms, it.is_held));
         let Some(newest) = newest else {
@@ -123,24 +123,26 @@ impl<'a> Known<'a> {
                 (None, false) => "and changes of the table are not tracked".into(),
             };
             return (
-                Verdict::Absent,
+                ExplainVerdict::Absent,
                 format!("There is no such row in the centre: {sentence}."),
             );
         };
         let held = self.was_held();
         let (verdict, then) = match held {
-            Some(entry) if entry.is_covered => (Verdict::Gone, "it is not on the remote any more"),
+            Some(entry) if entry.is_covered => {
+                (ExplainVerdict::Gone, "it is not on the remote any more")
+            }
             Some(_) if self.last.ended_ms != 0 => (
-                Verdict::Goes,
+                ExplainVerdict::Goes,
                 "it leaves the remote with the next sync, if it is there",
             ),
-            Some(_) => (Verdict::Gone, "the remote has not synced yet"),
+            Some(_) => (ExplainVerdict::Gone, "the remote has not synced yet"),
             None if newest.is_held.is_none() => (
-                Verdict::Unknown,
+                ExplainVerdict::Unknown,
                 "whether the user holds the partition that it was in depends on what the remote has set",
             ),
             None => (
-                Verdict::Absent,
+                ExplainVerdict::Absent,
                 "the user does not hold the partition that it was in",
             ),
         };

@@ -6,26 +6,26 @@ use bigdecimal::{BigDecimal, RoundingMode};
 use tidewater_protocol::decimal::Decimal;
 use tidewater_protocol::{ColumnType, Datum, Value};
 
-use super::Computed;
+use super::ComputedValue;
 use super::merge_text::merge_text;
 
 /// The value of a column that both sides have changed; `None` if there is none, because one of
 /// them is NULL or no number, or because both have changed the same lines.
 pub(super) fn compute(
-    how: Computed,
+    how: ComputedValue,
     column_type: ColumnType,
     old: Option<Datum<'_>>,
     new: Datum<'_>,
     central: Datum<'_>,
 ) -> Option<Value> {
     match (how, new, central) {
-        (Computed::MergedText, Datum::Text(new), Datum::Text(central)) => {
+        (ComputedValue::MergedText, Datum::Text(new), Datum::Text(central)) => {
             let Some(Datum::Text(old)) = old else {
                 return None;
             };
             merge_text(old, new, central).map(Value::Text)
         }
-        (Computed::MergedText, ..) => None,
+        (ComputedValue::MergedText, ..) => None,
         (_, Datum::Integer(new), Datum::Integer(central)) => {
             let (new, central) = (i128::from(new), i128::from(central));
             let old = match old {
@@ -34,7 +34,7 @@ pub(super) fn compute(
                 Some(_) => return None,
             };
             let value = match how {
-                Computed::Additive => central + (new - old),
+                ComputedValue::Additive => central + (new - old),
                 _ => (new + central).div_euclid(2),
             };
             i64::try_from(value).ok().map(Value::Integer)
@@ -46,7 +46,7 @@ pub(super) fn compute(
                 Some(_) => return None,
             };
             let value = match how {
-                Computed::Additive => central + (new - old),
+                ComputedValue::Additive => central + (new - old),
                 _ => new.midpoint(central),
             };
             value.is_finite().then_some(Value::Real(value))
@@ -59,7 +59,7 @@ pub(super) fn compute(
             };
             let (new, central) = (number(new)?, number(central)?);
             let value = match how {
-                Computed::Additive => central + (new - old),
+                ComputedValue::Additive => central + (new - old),
                 _ => half(new + central),
             };
             let value = match column_type {

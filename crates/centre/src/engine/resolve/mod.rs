@@ -19,15 +19,15 @@ use tidewater_protocol::{ColumnType, Datum, Value, pack};
 pub use self::rules::compile;
 
 use super::exact::canonical;
-use crate::publication::Detect;
+use crate::publication::ConflictDetection;
 
 /// How conflicts of a table are resolved.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Resolver {
     /// What a conflict is.
-    pub detect: Detect,
+    pub detect: ConflictDetection,
     /// Columns that get a value from both sides, by their place among the published ones.
-    pub computed: Vec<(usize, Computed)>,
+    pub computed: Vec<(usize, ComputedValue)>,
     /// Whose the others are.
     pub winner: Winner,
     /// The rank of what no upload has written; above all if there is none.
@@ -38,7 +38,7 @@ pub struct Resolver {
 
 /// A value that is made of those of both sides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Computed {
+pub enum ComputedValue {
     /// The centre's, and by how much the remote has changed its own.
     Additive,
     /// In the middle.
@@ -115,7 +115,7 @@ impl Sides<'_, '_> {
 
 /// What a row is to be.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Resolved {
+pub enum ResolvedRow {
     /// As the centre has it.
     Centre,
     /// The same, until the operator decides.
@@ -145,7 +145,7 @@ impl Resolver {
         if given_back {
             let sums = self.computed.iter().copied();
             return Cow::Owned(Resolver {
-                computed: sums.filter(|it| it.1 == Computed::Additive).collect(),
+                computed: sums.filter(|it| it.1 == ComputedValue::Additive).collect(),
                 ..Resolver::default()
             });
         }
@@ -163,8 +163,8 @@ impl Resolver {
     pub fn insisting(&self) -> Resolver {
         let sums = self.computed.iter().copied();
         Resolver {
-            detect: Detect::Column,
-            computed: sums.filter(|it| it.1 == Computed::Additive).collect(),
+            detect: ConflictDetection::Column,
+            computed: sums.filter(|it| it.1 == ComputedValue::Additive).collect(),
             winner: Winner::Remote,
             centre_rank: None,
             users: Vec::new(),
@@ -173,7 +173,10 @@ impl Resolver {
 
     /// The columns of sums.
     pub fn sums(&self) -> impl Iterator<Item = usize> {
-        let sums = self.computed.iter().filter(|it| it.1 == Computed::Additive);
+        let sums = self
+            .computed
+            .iter()
+            .filter(|it| it.1 == ComputedValue::Additive);
         sums.map(|it| it.0)
     }
 
@@ -184,7 +187,7 @@ impl Resolver {
         new: Datum<'_>,
         central: Datum<'_>,
     ) -> Option<Value> {
-        compute::compute(Computed::Additive, column_type, old, new, central)
+        compute::compute(ComputedValue::Additive, column_type, old, new, central)
     }
 
     /// By how much a remote has changed a number, with its sign; `None` if it has not.
@@ -196,7 +199,7 @@ impl Resolver {
     /// one: of sums, and of whatever programs and scripts make of both.
     fn counts_equal(&self, column: usize) -> bool {
         let is_asked = matches!(self.winner, Winner::Handler | Winner::Script);
-        is_asked || self.computed.contains(&(column, Computed::Additive))
+        is_asked || self.computed.contains(&(column, ComputedValue::Additive))
     }
 
     /// Whether a row that both sides have made the same has to be resolved all the same.
@@ -212,9 +215,9 @@ impl Resolver {
     }
 
     /// What a row is to be that is there, and was changed by both sides.
-    pub fn resolve(&self, types: &[ColumnType], sides: Sides<'_, '_>) -> Resolved {
+    pub fn resolve(&self, types: &[ColumnType], sides: Sides<'_, '_>) -> ResolvedRow {
         if self.counts_twice(sides) {
-            return Resolved::Parked;
+            return ResolvedRow::Parked;
         }
         let Sides {
             old, new, central, ..
@@ -225,8 +228,8 @@ impl Resolver {
                 !sides.is_equal(column) || self.counts_equal(column) && sides.is_contended(column);
             match self.detect {
                 _ if !counts => {}
-                Detect::Row => contended.push(column),
-                Detect::Column => match sides.changed_by(column) {
+                ConflictDetection::Row => contended.push(column),
+                ConflictDetection::Column => match sides.changed_by(column) {
                     (true, false) => from_remote.push(column),
                     (true, true) => contended.push(column),
                     (false, _) => {}
@@ -235,7 +238,7 @@ impl Resolver {
         }
         let is_conflict = !contended.is_empty();
         if is_conflict && self.winner == Winner::Handler {
-            return Resolved::Asked;
+            return ResolvedRow::Asked;
         }
         let mut computed = Vec::new();
         for &(column, how) in &self.computed {
@@ -259,14 +262,14 @@ impl Resolver {
             contended.remove(place);
         }
         if !contended.is_empty() && self.winner == Winner::Nobody {
-            return Resolved::Parked;
+            return ResolvedRow::Parked;
         }
         if self.remote_wins(sides) {
             from_remote.append(&mut contended);
         }
         match from_remote.is_empty() && computed.is_empty() {
-            true => Resolved::Centre,
-            false => Resolved::Merged {
+            true => ResolvedRow::Centre,
+            false => ResolvedRow::Merged {
                 from_remote,
                 computed,
                 is_conflict,

@@ -2,54 +2,62 @@
 
 use tidewater_protocol::ColumnType;
 
-use super::{Computed, Resolver, Winner};
+use super::{ComputedValue, Resolver, Winner};
 use crate::engine::catalog::TableInfo;
 use crate::engine::compile::{CompiledWrites, named_columns, wrong};
 use crate::error::CentreError;
 use crate::nearest::nearest;
-use crate::publication::{Detect, TableSpec};
+use crate::publication::{ConflictDetection, TableSpec};
 
 type Result<T> = std::result::Result<T, CentreError>;
 
 /// What resolvers are called, how one is written, and what its columns have to be.
-const RESOLVERS: [(&str, &str, Columns); 14] = [
-    ("server_wins", "server_wins", Columns::None),
-    ("client_wins", "client_wins", Columns::Users),
-    ("rank", "rank", Columns::None),
-    ("park", "park", Columns::None),
-    ("handler", "handler", Columns::None),
-    ("script", "script", Columns::None),
-    ("later", "later(changed_at)", Columns::One(is_time, TIME)),
-    ("earlier", "earlier(booked_at)", Columns::One(is_time, TIME)),
+const RESOLVERS: [(&str, &str, ResolverColumns); 14] = [
+    ("server_wins", "server_wins", ResolverColumns::None),
+    ("client_wins", "client_wins", ResolverColumns::Users),
+    ("rank", "rank", ResolverColumns::None),
+    ("park", "park", ResolverColumns::None),
+    ("handler", "handler", ResolverColumns::None),
+    ("script", "script", ResolverColumns::None),
+    (
+        "later",
+        "later(changed_at)",
+        ResolverColumns::One(is_time, TIME),
+    ),
+    (
+        "earlier",
+        "earlier(booked_at)",
+        ResolverColumns::One(is_time, TIME),
+    ),
     (
         "maximum",
         "maximum(version)",
-        Columns::One(is_ordered, ORDERED),
+        ResolverColumns::One(is_ordered, ORDERED),
     ),
     (
         "minimum",
         "minimum(price)",
-        Columns::One(is_ordered, ORDERED),
+        ResolverColumns::One(is_ordered, ORDERED),
     ),
     (
         "priority",
         "priority(level)",
-        Columns::One(is_number, NUMBER),
+        ResolverColumns::One(is_number, NUMBER),
     ),
     (
         "additive",
         "additive(stock)",
-        Columns::Some(is_number, NUMBER),
+        ResolverColumns::Some(is_number, NUMBER),
     ),
     (
         "average",
         "average(rating)",
-        Columns::Some(is_number, NUMBER),
+        ResolverColumns::Some(is_number, NUMBER),
     ),
     (
         "merge_text",
         "merge_text(notes)",
-        Columns::Some(is_text, TEXT),
+        ResolverColumns::Some(is_text, TEXT),
     ),
 ];
 
@@ -60,7 +68,7 @@ const TEXT: &str = "text";
 
 /// The columns that a resolver is given, and what they have to be.
 #[derive(Clone, Copy)]
-enum Columns {
+enum ResolverColumns {
     None,
     /// Names of users, or none.
     Users,
@@ -127,24 +135,24 @@ pub fn compile(
             ));
         };
         let (is_fit, what) = match (wanted, names.len()) {
-            (Columns::None | Columns::Users, 0) if !written.contains('(') => {
+            (ResolverColumns::None | ResolverColumns::Users, 0) if !written.contains('(') => {
                 set_winner(&place, &mut resolver, &mut winner, name, 0)?;
                 continue;
             }
-            (Columns::Users, 1..) => {
+            (ResolverColumns::Users, 1..) => {
                 set_winner(&place, &mut resolver, &mut winner, name, 0)?;
                 resolver.users = names;
                 continue;
             }
-            (Columns::One(is_fit, what), 1) => (is_fit, what),
-            (Columns::Some(is_fit, what), 1..) => (is_fit, what),
-            (Columns::Users, _) => {
+            (ResolverColumns::One(is_fit, what), 1) => (is_fit, what),
+            (ResolverColumns::Some(is_fit, what), 1..) => (is_fit, what),
+            (ResolverColumns::Users, _) => {
                 return Err(wrong(
                     format!("{place}: {written:?} names nobody"),
                     "name users, or write client_wins for all",
                 ));
             }
-            (Columns::One(is_fit, what) | Columns::Some(is_fit, what), _) => {
+            (ResolverColumns::One(is_fit, what) | ResolverColumns::Some(is_fit, what), _) => {
                 let of_key = |name: &&str| {
                     let mut key = table.key.iter();
                     key.any(|&it| &*table.columns[it].name == *name)
@@ -165,7 +173,7 @@ pub fn compile(
                     },
                 ));
             }
-            (Columns::None, _) => {
+            (ResolverColumns::None, _) => {
                 return Err(wrong(
                     format!("{place}: {written:?} names columns, and needs none"),
                     format!("write {example}"),
@@ -195,7 +203,7 @@ pub fn compile(
                     },
                 ));
             }
-            let Columns::Some(..) = wanted else {
+            let ResolverColumns::Some(..) = wanted else {
                 set_winner(&place, &mut resolver, &mut winner, name, position)?;
                 continue;
             };
@@ -217,15 +225,15 @@ pub fn compile(
                 ));
             }
             let how = match name {
-                "additive" => Computed::Additive,
-                "average" => Computed::Average,
-                _ => Computed::MergedText,
+                "additive" => ComputedValue::Additive,
+                "average" => ComputedValue::Average,
+                _ => ComputedValue::MergedText,
             };
             resolver.computed.push((position, how));
         }
     }
     check_rank(&place, spec, resolver.winner)?;
-    let is_alone = resolver.computed.is_empty() && resolver.detect == Detect::Row;
+    let is_alone = resolver.computed.is_empty() && resolver.detect == ConflictDetection::Row;
     if resolver.winner == Winner::Script && !is_alone {
         return Err(wrong(
             format!("{place}: scripts resolve whole rows"),

@@ -50,11 +50,11 @@ proptest! {
         let (old, new, central) = (row(old), row(new), row(central));
         let old = has_old.then_some(&old[..]);
         let mut computed = Vec::new();
-        computed.extend(additive.then_some((1, Computed::Additive)));
-        computed.extend(merged.then_some((2, Computed::MergedText)));
+        computed.extend(additive.then_some((1, ComputedValue::Additive)));
+        computed.extend(merged.then_some((2, ComputedValue::MergedText)));
         let detect = match by_column {
-            true => Detect::Column,
-            false => Detect::Row,
+            true => ConflictDetection::Column,
+            false => ConflictDetection::Row,
         };
         let resolver = Resolver { detect, computed, winner, users: Vec::new(), centre_rank: None };
         let sides = Sides {
@@ -62,8 +62,8 @@ proptest! {
             old, new: &new, central: &central, written: &[0, 1, 2, 3], may_be_in: false,
         };
         let (from_remote, computed, is_conflict) = match resolver.resolve(&TYPES, sides) {
-            Resolved::Centre | Resolved::Parked | Resolved::Asked => return Ok(()),
-            Resolved::Merged { from_remote, computed, is_conflict } => {
+            ResolvedRow::Centre | ResolvedRow::Parked | ResolvedRow::Asked => return Ok(()),
+            ResolvedRow::Merged { from_remote, computed, is_conflict } => {
                 (from_remote, computed, is_conflict)
             }
         };
@@ -96,7 +96,7 @@ fn numbers_add_up_exactly_or_not_at_all() {
     let text = |text: &str| Some(Value::Text(text.into()));
     for (how, column_type, old, new, central, value) in [
         (
-            Computed::Additive,
+            ComputedValue::Additive,
             price,
             "1.50",
             "1.75",
@@ -104,7 +104,7 @@ fn numbers_add_up_exactly_or_not_at_all() {
             text("1.85"),
         ),
         (
-            Computed::Average,
+            ComputedValue::Average,
             price,
             "1.50",
             "1.75",
@@ -112,14 +112,14 @@ fn numbers_add_up_exactly_or_not_at_all() {
             text("1.68"),
         ),
         (
-            Computed::Additive,
+            ComputedValue::Additive,
             free,
             "1",
             big,
             "2",
             text("123456789012345678901234567890123456789012346.5"),
         ),
-        (Computed::Additive, free, "1", "NaN", "2", None),
+        (ComputedValue::Additive, free, "1", "NaN", "2", None),
     ] {
         let made = compute::compute(
             how,
@@ -140,8 +140,17 @@ fn numbers_add_up_exactly_or_not_at_all() {
             central,
         )
     };
-    assert_eq!(integer(Computed::Additive, 5, -7), Some(Value::Integer(-2)));
-    assert_eq!(integer(Computed::Additive, i64::MAX, 1), None);
-    assert_eq!(integer(Computed::Average, -1, 2), Some(Value::Integer(0)));
-    assert_eq!(integer(Computed::Average, -2, -1), Some(Value::Integer(-2)));
+    assert_eq!(
+        integer(ComputedValue::Additive, 5, -7),
+        Some(Value::Integer(-2))
+    );
+    assert_eq!(integer(ComputedValue::Additive, i64::MAX, 1), None);
+    assert_eq!(
+        integer(ComputedValue::Average, -1, 2),
+        Some(Value::Integer(0))
+    );
+    assert_eq!(
+        integer(ComputedValue::Average, -2, -1),
+        Some(Value::Integer(-2))
+    );
 }

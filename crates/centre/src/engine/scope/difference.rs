@@ -5,29 +5,29 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
-use super::super::connection::{Answer, Own, own};
+use super::super::connection::{StatementResult, SystemStatement, system_sql};
 use crate::error::CentreError;
-use crate::scope::{Digest, Held, HeldRule, List, Partitions, RuleScope};
+use crate::scope::{Digest, HeldPartitions, HeldRule, PartitionList, Partitions, RuleScope};
 
 type Result<T> = std::result::Result<T, CentreError>;
 
 /// How the partitions of a rule differ from those held.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Difference {
+pub struct RuleDifference {
     /// Those that came.
     pub gained: Vec<Vec<u8>>,
     /// Those that left.
     pub lost: Vec<Vec<u8>>,
 }
 
-impl Difference {
+impl RuleDifference {
     /// Whether the partitions are the same.
     pub fn is_none(&self) -> bool {
         self.gained.is_empty() && self.lost.is_empty()
     }
 
-    fn between(held: &Partitions, now: &Partitions) -> Difference {
-        Difference {
+    fn between(held: &Partitions, now: &Partitions) -> RuleDifference {
+        RuleDifference {
             gained: now.difference(held).cloned().collect(),
             lost: held.difference(now).cloned().collect(),
         }
@@ -35,45 +35,46 @@ impl Difference {
 }
 
 /// Finds out how rules differ. What it asks for has to be answered until it asks for nothing more.
-pub struct Differences<'s> {
-    rules: Vec<Rule<'s>>,
-    lists: HashMap<Digest, List>,
+pub struct ScopeDifferences<'s> {
+    rules: Vec<ComparedRule<'s>>,
+    lists: HashMap<Digest, PartitionList>,
     /// Contents by their digests; `None` for what the centre does not have any more.
     known: BTreeMap<Digest, Option<Vec<u8>>>,
     asked: Vec<Digest>,
 }
 
-struct Rule<'s> {
+struct ComparedRule<'s> {
     now: &'s RuleScope,
     held: Option<&'s HeldRule>,
     /// The digest of the partitions of now, if those held are one.
     digest: Option<Digest>,
 }
 
-impl<'s> Differences<'s> {
+impl<'s> ScopeDifferences<'s> {
     /// Of what a user has now by each rule from what is held; `None` for a rule of which nothing
     /// is known.
-    pub fn of(
+    pub fn new(
         rules: impl Iterator<Item = (&'s RuleScope, Option<&'s HeldRule>)>,
-    ) -> Differences<'s> {
-        let mut lists: HashMap<Digest, List> = HashMap::new();
+    ) -> ScopeDifferences<'s> {
+        let mut lists: HashMap<Digest, PartitionList> = HashMap::new();
         // Rules that follow the same table share their partitions.
         let mut made: HashMap<*const Partitions, Digest> = HashMap::new();
         let rules = rules.map(|(now, held)| {
-            let is_digest = held.is_some_and(|it| matches!(it.partitions, Held::Digest(_)));
+            let is_digest =
+                held.is_some_and(|it| matches!(it.partitions, HeldPartitions::Digest(_)));
             let digest = is_digest.then(|| {
                 let partitions = std::sync::Arc::as_ptr(&now.partitions);
                 *made.entry(partitions).or_insert_with(|| {
-                    let list = List::of(&now.partitions);
+                    let list = PartitionList::from_partitions(&now.partitions);
                     let digest = list.digest;
                     lists.insert(digest, list);
                     digest
                 })
             });
-            Rule { now, held, digest }
+            ComparedRule { now, held, digest }
         });
         let rules = rules.collect();
-        Differences {
+        ScopeDifferences {
             rules,
             lists,
             known: BTreeMap::new(),
@@ -82,13 +83,13 @@ impl<'s> Differences<'s> {
     }
 
     /// What has to be read next.
-    pub fn ask(&mut self) -> Vec<Own> {
+    pub fn ask(&mut self) -> Vec<SystemStatement> {
         let mut wanted = BTreeSet::new();
         for rule in &self.rules {
             let (Some(now), Some(held)) = (rule.digest, rule.held) else {
                 continue;
             };
-            let Held::Digest(held) = held.partitions else {
+            let HeldPartitions::Digest(held) = held.partitions else {
                 continue;
             };
             if held == now {
@@ -97,7 +98,10 @@ impl<'s> Differences<'s> {
             match self.known.get(&held) {
                 None => drop(wanted.insert(held)),
                 Some(root) => {
-                    let pieces = root.as_deref().and_then(List::digests).unwrap_or_default();
+                    let pieces = root
+                        .as_deref()
+                        .and_then(PartitionList::digests)
+                        .unwrap_or_default();
                     let has = self.pieces_of(now);
                     let missing = pieces.into_iter().filter(|it| !has.contains(it));
                     wanted.extend(missing.filter(|it| !self.known.contains_key(it)));
@@ -107,14 +111,16 @@ impl<'s> Differences<'s> {
         self.asked = wanted.into_iter().collect();
         let asked = self.asked.iter();
         let select = "SELECT content FROM tidewater.scope_piece WHERE digest = ?1";
-        asked.map(|digest| own!(select, digest[..])).collect()
+        asked
+            .map(|digest| system_sql!(select, digest[..]))
+            .collect()
     }
 
     /// Takes the answers, in their order.
     ///
     /// # Errors
     /// One is none.
-    pub fn answer(&mut self, answers: &[Answer]) -> Result<()> {
+    pub fn answer(&mut self, answers: &[StatementResult]) -> Result<()> {
         for (digest, answer) in std::mem::take(&mut self.asked).into_iter().zip(answers) {
             let row = answer.rows.first();
             let content = row.map(|row| row.get(0)).transpose()?;
@@ -124,26 +130,28 @@ impl<'s> Differences<'s> {
     }
 
     /// By rule how it differs; `None` where nobody knows what is held.
-    pub fn found(&self) -> Vec<Option<Difference>> {
+    pub fn found(&self) -> Vec<Option<RuleDifference>> {
         self.rules.iter().map(|rule| self.one(rule)).collect()
     }
 
-    fn one(&self, rule: &Rule<'_>) -> Option<Difference> {
+    fn one(&self, rule: &ComparedRule<'_>) -> Option<RuleDifference> {
         let now = &rule.now.partitions;
         let digest = match &rule.held?.partitions {
-            Held::Listed(held) => return Some(Difference::between(held, now)),
-            Held::Digest(digest) => *digest,
+            HeldPartitions::Listed(held) => return Some(RuleDifference::between(held, now)),
+            HeldPartitions::Digest(digest) => *digest,
         };
         let own = rule.digest?;
         if own == digest {
-            return Some(Difference::default());
+            return Some(RuleDifference::default());
         }
-        let pieces = List::digests(self.known.get(&digest)?.as_deref()?)?;
+        let pieces = PartitionList::digests(self.known.get(&digest)?.as_deref()?)?;
         let own_pieces = self.pieces_of(own);
         let held_pieces: HashSet<&Digest> = pieces.iter().collect();
         let mut held = Partitions::new();
         for piece in pieces.iter().filter(|it| !own_pieces.contains(*it)) {
-            held.extend(List::partitions(self.known.get(piece)?.as_deref()?)?);
+            held.extend(PartitionList::partitions(
+                self.known.get(piece)?.as_deref()?,
+            )?);
         }
         let mut here = Partitions::new();
         let list = self.lists.get(&own)?;
@@ -152,9 +160,9 @@ impl<'s> Differences<'s> {
             .iter()
             .filter(|it| !held_pieces.contains(&it.digest))
         {
-            here.extend(List::partitions(&piece.content)?);
+            here.extend(PartitionList::partitions(&piece.content)?);
         }
-        Some(Difference::between(&held, &here))
+        Some(RuleDifference::between(&held, &here))
     }
 
     fn pieces_of(&self, list: Digest) -> HashSet<Digest> {
@@ -164,21 +172,21 @@ impl<'s> Differences<'s> {
 }
 
 /// What keeps the lists of a scope in the centre, for checkpoints that have only their digests.
-pub fn keep(rules: &[RuleScope], now_ms: i64) -> Vec<Own> {
+pub fn keep(rules: &[RuleScope], now_ms: i64) -> Vec<SystemStatement> {
     let mut kept: HashSet<Digest> = HashSet::new();
     let mut statements = Vec::new();
     let mut seen: HashSet<*const Partitions> = HashSet::new();
     for rule in rules {
         let is_new = seen.insert(std::sync::Arc::as_ptr(&rule.partitions));
-        if !is_new || !matches!(rule.held().partitions, Held::Digest(_)) {
+        if !is_new || !matches!(rule.held().partitions, HeldPartitions::Digest(_)) {
             continue;
         }
-        let list = List::of(&rule.partitions);
+        let list = PartitionList::from_partitions(&rule.partitions);
         let root = (list.digest, list.content());
         let pieces = list.pieces.into_iter().map(|it| (it.digest, it.content));
         for (digest, content) in pieces.chain([root]) {
             if kept.insert(digest) {
-                statements.push(own!(
+                statements.push(system_sql!(
                     "INSERT INTO tidewater.scope_piece AS p (digest, at_ms, content)
                      VALUES (?1, ?2, ?3)
                      ON CONFLICT (digest) DO UPDATE SET at_ms = excluded.at_ms
@@ -198,7 +206,7 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::engine::connection::Row;
+    use crate::engine::connection::ResultRow;
     use tidewater_protocol::Value;
 
     fn scope(numbers: std::ops::Range<u32>) -> RuleScope {
@@ -209,10 +217,10 @@ mod tests {
     }
 
     /// The difference, and how many contents were read for it.
-    fn difference(held: &RuleScope, now: &RuleScope) -> (Option<Difference>, usize) {
+    fn difference(held: &RuleScope, now: &RuleScope) -> (Option<RuleDifference>, usize) {
         let kept = keep(std::slice::from_ref(held), 1);
         let handed_out = held.held();
-        let mut differences = Differences::of([(now, Some(&handed_out))].into_iter());
+        let mut differences = ScopeDifferences::new([(now, Some(&handed_out))].into_iter());
         let mut read = 0;
         loop {
             let asked = differences.ask();
@@ -224,8 +232,10 @@ mod tests {
                 let mut found = kept
                     .iter()
                     .filter(|it| it.parameters[0] == own.parameters[0]);
-                let rows = found.next().map(|it| Row(vec![it.parameters[2].clone()]));
-                Answer {
+                let rows = found
+                    .next()
+                    .map(|it| ResultRow(vec![it.parameters[2].clone()]));
+                StatementResult {
                     rows: rows.into_iter().collect(),
                     changed: 0,
                 }
@@ -258,10 +268,10 @@ mod tests {
     #[test]
     fn what_is_not_kept_any_more_is_not_guessed() {
         let (held, now) = (scope(0..5_000).held(), scope(0..5_001));
-        let mut differences = Differences::of([(&now, Some(&held))].into_iter());
+        let mut differences = ScopeDifferences::new([(&now, Some(&held))].into_iter());
         let asked = differences.ask();
         assert_eq!(asked.len(), 1);
-        differences.answer(&[Answer::default()]).unwrap();
+        differences.answer(&[StatementResult::default()]).unwrap();
         assert!(differences.ask().is_empty());
         assert_eq!(differences.found(), [None]);
         assert!(matches!(asked[0].parameters[0], Value::Blob(_)));

@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 
 use tidewater_protocol::PublicationSchema;
 
-use super::{Compiled, Form, RESOLVING, Scripts, Transaction};
+use super::{CompiledScript, RESOLVING, ScriptForm, ScriptTransaction, Scripts};
 use crate::context::DEFAULT;
 use crate::engine::scope::wrong;
-use crate::engine::script::Parameter;
+use crate::engine::script::ScriptParameter;
 use crate::error::CentreError;
 use crate::publication::{PublicationSpec, RuleSpec, ScriptSpec, TableSpec};
 
@@ -15,7 +15,7 @@ type Result<T> = std::result::Result<T, CentreError>;
 
 /// Refuses a script that does what a handler of the same table is asked about.
 pub(super) fn beside_handlers(
-    compiled: &Compiled,
+    compiled: &CompiledScript,
     script: &ScriptSpec,
     spec: &PublicationSpec,
 ) -> Result<()> {
@@ -34,11 +34,11 @@ pub(super) fn beside_handlers(
         .iter()
         .any(|it| it.trim() == "handler");
     let event = compiled.event;
-    let is_of_rows = !matches!(event.form, Form::Once);
+    let is_of_rows = !matches!(event.form, ScriptForm::Once);
     let handler = match event.transaction {
-        Transaction::Upload if table.handled.upload => "asked about uploaded rows",
-        Transaction::Upload if resolves => "asked about conflicts",
-        Transaction::Download if table.handled.download => "asked what is new",
+        ScriptTransaction::Upload if table.handled.upload => "asked about uploaded rows",
+        ScriptTransaction::Upload if resolves => "asked about conflicts",
+        ScriptTransaction::Download if table.handled.download => "asked what is new",
         _ => return Ok(()),
     };
     match is_of_rows {
@@ -52,15 +52,15 @@ pub(super) fn beside_handlers(
 }
 
 /// What a script means here that it does not mean on other servers.
-pub(super) fn differing(compiled: &Compiled) -> impl Iterator<Item = &'static str> + use<> {
+pub(super) fn differing(compiled: &CompiledScript) -> impl Iterator<Item = &'static str> + use<> {
     let names = |name: &str| {
         let statements = compiled.statements.iter();
         let mut parameters = statements.flat_map(|it| &it.script.parameters);
-        parameters.any(|it| matches!(it, Parameter::System(of) if *of == name))
+        parameters.any(|it| matches!(it, ScriptParameter::System(of) if *of == name))
     };
     let sets = |name: &str| {
         let mut sets = compiled.statements.iter().flat_map(|it| &it.sets);
-        sets.any(|it| matches!(it, Some(Parameter::System(of)) if *of == name))
+        sets.any(|it| matches!(it, Some(ScriptParameter::System(of)) if *of == name))
     };
     let event = compiled.event.name;
     let told = [
@@ -106,8 +106,8 @@ pub(super) fn overwriting(
     let found = tables.filter(|(table, of_table)| {
         let has = |event: &str| of_table.contains_key(event);
         let fetches = has("upload_fetch") || has("upload_fetch_column_conflict");
-        let is_old = |it: &Parameter| match it {
-            Parameter::Old(name) => table
+        let is_old = |it: &ScriptParameter| match it {
+            ScriptParameter::Old(name) => table
                 .column(name)
                 .is_some_and(|it| !table.key.contains(&it)),
             _ => false,
@@ -216,7 +216,7 @@ pub(super) fn together(
             let what = format!("has both {one} and {other}, which contradict each other");
             return Err(wrong(&place, &what, "keep one of them"));
         }
-        let resolving: Vec<&Compiled> =
+        let resolving: Vec<&CompiledScript> =
             RESOLVING.iter().filter_map(|it| of_table.get(it)).collect();
         if resolving
             .iter()

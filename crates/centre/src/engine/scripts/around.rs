@@ -5,12 +5,12 @@ use std::sync::Arc;
 
 use tidewater_protocol::Code;
 
-use super::{Scripts, Transaction, of_version};
+use super::{ScriptTransaction, Scripts, of_version};
 use crate::context::SyncContext;
-use crate::download::{DownloadJob, Downloaded, Downloading};
-use crate::engine::database::Lane;
+use crate::download::{DownloadJob, Downloaded, RunningDownloads};
+use crate::engine::database::WorkerConnection;
 use crate::error::CentreError;
-use crate::scripting::{ABORT, Report, ScriptNotes, ScriptRun};
+use crate::scripting::{ABORT, ScriptNotes, ScriptReport, ScriptRun};
 use crate::upload::{SyncUpload, UploadOutcome};
 
 type Result<T> = std::result::Result<T, CentreError>;
@@ -18,8 +18,8 @@ type Result<T> = std::result::Result<T, CentreError>;
 /// What a connection serves by scripts: one version at a time, since what the scripts of one leave in
 /// its session is no affair of another's, nor of what is generated.
 #[derive(Default)]
-pub struct Connected {
-    session: Session,
+pub struct ScriptConnection {
+    session: SessionUse,
     /// Something has failed in the session: how it was left, nobody knows, so that no other sync gets
     /// it.
     is_spent: bool,
@@ -29,7 +29,7 @@ pub struct Connected {
 
 /// What a connection's session is for.
 #[derive(Default)]
-enum Session {
+enum SessionUse {
     /// For whatever leaves nothing in it.
     #[default]
     Plain,
@@ -63,7 +63,7 @@ impl VersionInUse {
 }
 
 /// The version whose session a run needs; none if its scripts leave nothing in one.
-fn version_in_use<L: Lane>(lane: &L, run: Option<&ScriptRun>) -> Option<VersionInUse> {
+fn version_in_use<L: WorkerConnection>(lane: &L, run: Option<&ScriptRun>) -> Option<VersionInUse> {
     let run = run?;
     let scripts = scripts(lane, &run.context, &run.publication)?;
     scripts.needs_a_session().then(|| VersionInUse {
@@ -74,7 +74,11 @@ fn version_in_use<L: Lane>(lane: &L, run: Option<&ScriptRun>) -> Option<VersionI
 }
 
 /// The scripts that a sync has chosen of a publication, if any are served.
-fn scripts<L: Lane>(lane: &L, context: &SyncContext, publication: &str) -> Option<Arc<Scripts>> {
+fn scripts<L: WorkerConnection>(
+    lane: &L,
+    context: &SyncContext,
+    publication: &str,
+) -> Option<Arc<Scripts>> {
     let served = lane.served();
     let publication = served.publication(publication).ok()?;
     // What is asked for and is not there is told by what is done with it.
@@ -91,7 +95,7 @@ struct OfSync {
 impl OfSync {
     /// # Errors
     /// See [`check_one_version`].
-    fn new<L: Lane>(lane: &L, runs: Vec<Option<ScriptRun>>) -> Result<OfSync> {
+    fn new<L: WorkerConnection>(lane: &L, runs: Vec<Option<ScriptRun>>) -> Result<OfSync> {
         let scripted = runs.iter().flatten();
         let chosen = scripted.clone().filter_map(|it| {
             let scripts = scripts(lane, &it.context, &it.publication)?;
@@ -128,7 +132,7 @@ impl OfSync {
 }
 
 /// A list of uploads by sync, each with what it runs by scripts.
-fn by_sync<L: Lane>(lane: &L, uploads: &[SyncUpload]) -> Result<Vec<OfSync>> {
+fn by_sync<L: WorkerConnection>(lane: &L, uploads: &[SyncUpload]) -> Result<Vec<OfSync>> {
     let is_one = |one: &SyncUpload, other: &SyncUpload| {
         one.context.scripts.is_same_sync(&other.context.scripts)
     };
@@ -142,28 +146,32 @@ fn by_sync<L: Lane>(lane: &L, uploads: &[SyncUpload]) -> Result<Vec<OfSync>> {
     syncs.collect()
 }
 
-impl Connected {
+impl ScriptConnection {
     /// Whether scripts may have left something in the connection's session.
     pub fn serves_scripts(&self) -> bool {
-        !matches!(self.session, Session::Plain)
+        !matches!(self.session, SessionUse::Plain)
     }
 
     /// Has the connection serve what a sync has chosen; `None`: nothing of scripts. What another
     /// version has left in its session goes with the connection, in whose place a new one comes.
     /// If the sync began elsewhere, what stands at its beginning for the session is run here, too.
-    async fn serve<L: Lane>(&mut self, lane: &mut L, run: Option<&ScriptRun>) -> Result<()> {
+    async fn serve<L: WorkerConnection>(
+        &mut self,
+        lane: &mut L,
+        run: Option<&ScriptRun>,
+    ) -> Result<()> {
         let wanted = version_in_use(lane, run);
         let fits = match (&self.session, &wanted) {
-            (Session::Plain, _) => true,
-            (Session::Begun(begun), Some(wanted)) => !self.is_spent && begun.is_same(wanted),
-            (Session::Begun(_), None) | (Session::Spoiled, _) => false,
+            (SessionUse::Plain, _) => true,
+            (SessionUse::Begun(begun), Some(wanted)) => !self.is_spent && begun.is_same(wanted),
+            (SessionUse::Begun(_), None) | (SessionUse::Spoiled, _) => false,
         };
         if !fits {
             if let Err(error) = self.end(lane).await {
                 tracing::warn!(%error, "a connection could not be ended by its script");
             }
             lane.renew().await?;
-            self.session = Session::Plain;
+            self.session = SessionUse::Plain;
             self.is_spent = false;
         }
         let (Some(wanted), Some(run)) = (wanted, run) else {
@@ -171,36 +179,37 @@ impl Connected {
         };
         if !self.serves_scripts() {
             // What a script leaves that fails is no affair of others, either.
-            self.session = Session::Spoiled;
-            if wanted.scripts.has(Transaction::Connecting) {
-                lane.run_scripts(run.of(Transaction::Connecting)).await?;
+            self.session = SessionUse::Spoiled;
+            if wanted.scripts.has(ScriptTransaction::Connecting) {
+                lane.run_scripts(run.within(ScriptTransaction::Connecting))
+                    .await?;
             }
-            self.session = Session::Begun(wanted);
+            self.session = SessionUse::Begun(wanted);
         }
         self.enter(lane, run).await
     }
 
     /// Has the session be that of a sync.
-    async fn enter<L: Lane>(&mut self, lane: &mut L, run: &ScriptRun) -> Result<()> {
+    async fn enter<L: WorkerConnection>(&mut self, lane: &mut L, run: &ScriptRun) -> Result<()> {
         let notes = &run.context.scripts;
         let is_own = self.sync.as_ref().is_some_and(|it| it.is_same_sync(notes));
         let is_beside = matches!(
             run.transaction,
-            Transaction::Acknowledged | Transaction::SigningIn
+            ScriptTransaction::Acknowledged | ScriptTransaction::SigningIn
         );
         if is_own || is_beside {
             return Ok(());
         }
         self.sync = None;
         for (publication, checkpoint) in notes.beginnings() {
-            if run.transaction == Transaction::Begin && run.publication == publication {
+            if run.transaction == ScriptTransaction::Begin && run.publication == publication {
                 continue;
             }
             let resume = ScriptRun {
                 context: run.context.clone(),
                 publication,
                 checkpoint,
-                transaction: Transaction::Resume,
+                transaction: ScriptTransaction::Resume,
             };
             lane.run_scripts(resume).await?;
         }
@@ -209,23 +218,24 @@ impl Connected {
     }
 
     /// Ends what the connection serves, if it serves scripts.
-    pub async fn end<L: Lane>(&mut self, lane: &mut L) -> Result<()> {
+    pub async fn end<L: WorkerConnection>(&mut self, lane: &mut L) -> Result<()> {
         self.sync = None;
-        match std::mem::replace(&mut self.session, Session::Spoiled) {
-            Session::Begun(begun) if begun.scripts.has(Transaction::Closing) => {
-                lane.run_scripts(begun.run.of(Transaction::Closing)).await
+        match std::mem::replace(&mut self.session, SessionUse::Spoiled) {
+            SessionUse::Begun(begun) if begun.scripts.has(ScriptTransaction::Closing) => {
+                lane.run_scripts(begun.run.within(ScriptTransaction::Closing))
+                    .await
             }
             _ => Ok(()),
         }
     }
 
     /// Runs the scripts of a transaction of their own.
-    pub async fn run<L: Lane>(&mut self, lane: &mut L, run: ScriptRun) -> Result<()> {
+    pub async fn run<L: WorkerConnection>(&mut self, lane: &mut L, run: ScriptRun) -> Result<()> {
         self.serve(lane, Some(&run)).await?;
         self.is_spent = true;
         run_reporting(lane, run.clone()).await?;
         self.is_spent = false;
-        if run.transaction == Transaction::Begin {
+        if run.transaction == ScriptTransaction::Begin {
             let notes = &run.context.scripts;
             notes.note_beginning(&run.publication, run.checkpoint);
         }
@@ -233,7 +243,7 @@ impl Connected {
     }
 
     /// Applies uploads, those together that may share a session, and has reported what is to be.
-    pub async fn apply<L: Lane>(
+    pub async fn apply<L: WorkerConnection>(
         &mut self,
         lane: &mut L,
         uploads: Vec<SyncUpload>,
@@ -260,10 +270,10 @@ impl Connected {
 
     /// Reads downloads with what stands before and after them: of several those that may share the
     /// session of the first; nothing is read of the others.
-    pub async fn download<L: Lane>(
+    pub async fn download<L: WorkerConnection>(
         &mut self,
         lane: &mut L,
-        mut downloads: Vec<Downloading<'_>>,
+        mut downloads: Vec<RunningDownloads<'_>>,
     ) -> Result<Downloaded> {
         let all = downloads.len();
         let mut together: Vec<OfSync> = Vec::new();
@@ -284,7 +294,7 @@ impl Connected {
         let runs = |of_sync: &OfSync| of_sync.runs.iter().flatten().cloned().collect();
         let runs: Vec<Vec<ScriptRun>> = together.iter().map(runs).collect();
         for run in runs.iter().flatten() {
-            run_reporting(lane, run.of(Transaction::BeforeDownload)).await?;
+            run_reporting(lane, run.within(ScriptTransaction::BeforeDownload)).await?;
         }
         let mut outcomes = lane.download(downloads).await?;
         for (outcome, runs) in outcomes.iter_mut().zip(runs) {
@@ -305,7 +315,7 @@ impl Connected {
 }
 
 /// Applies uploads in one session, and has reported what is to be.
-async fn apply_together<L: Lane>(
+async fn apply_together<L: WorkerConnection>(
     lane: &mut L,
     uploads: Vec<SyncUpload>,
     runs: Vec<Option<ScriptRun>>,
@@ -322,23 +332,25 @@ async fn apply_together<L: Lane>(
 }
 
 /// Has scripts report what is to be reported of a sync, in a transaction of their own.
-async fn report<L: Lane>(lane: &mut L, run: &ScriptRun) {
+async fn report<L: WorkerConnection>(lane: &mut L, run: &ScriptRun) {
     let publication = &run.publication;
     if !run.context.scripts.has_reports(publication) {
         return;
     }
-    let reported = lane.run_scripts(run.of(Transaction::Reporting)).await;
+    let reported = lane
+        .run_scripts(run.within(ScriptTransaction::Reporting))
+        .await;
     if let Err(error) = reported {
         tracing::error!(%error, publication, "an error could not be reported by scripts");
     }
 }
 
 /// Has scripts report what has ended a sync. A connection that has broken cannot.
-async fn report_failure<L: Lane>(lane: &mut L, run: &ScriptRun, error: &CentreError) {
+async fn report_failure<L: WorkerConnection>(lane: &mut L, run: &ScriptRun, error: &CentreError) {
     if let CentreError::Unavailable { .. } | CentreError::Cancelled = error {
         return;
     }
-    let failure = Report {
+    let failure = ScriptReport {
         table: String::new(),
         code: error.code().name().to_owned(),
         database_code: error.database_code().unwrap_or_default().to_owned(),
@@ -353,7 +365,7 @@ async fn report_failure<L: Lane>(lane: &mut L, run: &ScriptRun, error: &CentreEr
 }
 
 /// Runs the scripts of a transaction of their own, and has reported what they fail for.
-async fn run_reporting<L: Lane>(lane: &mut L, run: ScriptRun) -> Result<()> {
+async fn run_reporting<L: WorkerConnection>(lane: &mut L, run: ScriptRun) -> Result<()> {
     let ran = lane.run_scripts(run.clone()).await;
     if let Err(error) = &ran {
         report_failure(lane, &run, error).await;
@@ -362,26 +374,26 @@ async fn run_reporting<L: Lane>(lane: &mut L, run: ScriptRun) -> Result<()> {
 }
 
 /// What stands after a download.
-async fn after_download<L: Lane>(lane: &mut L, runs: &[ScriptRun]) -> Result<()> {
+async fn after_download<L: WorkerConnection>(lane: &mut L, runs: &[ScriptRun]) -> Result<()> {
     for run in runs {
-        run_reporting(lane, run.of(Transaction::AfterDownload)).await?;
+        run_reporting(lane, run.within(ScriptTransaction::AfterDownload)).await?;
     }
     Ok(())
 }
 
 /// The scripts of an upload, if it has chosen some.
-fn scripted<L: Lane>(lane: &L, upload: &SyncUpload) -> Option<ScriptRun> {
+fn scripted<L: WorkerConnection>(lane: &L, upload: &SyncUpload) -> Option<ScriptRun> {
     scripts(lane, &upload.context, &upload.publication)?;
     Some(ScriptRun {
         context: upload.context.clone(),
         publication: upload.publication.clone(),
         checkpoint: upload.checkpoint.clone(),
-        transaction: Transaction::Upload,
+        transaction: ScriptTransaction::Upload,
     })
 }
 
 /// Those of the subscriptions of a download that have chosen some.
-fn downloaded<L: Lane>(lane: &L, job: &DownloadJob) -> Vec<Option<ScriptRun>> {
+fn downloaded<L: WorkerConnection>(lane: &L, job: &DownloadJob) -> Vec<Option<ScriptRun>> {
     let scripted = job
         .subscriptions
         .iter()
@@ -391,7 +403,7 @@ fn downloaded<L: Lane>(lane: &L, job: &DownloadJob) -> Vec<Option<ScriptRun>> {
             context: job.context.clone(),
             publication: it.publication.clone(),
             checkpoint: it.checkpoint.clone(),
-            transaction: Transaction::Download,
+            transaction: ScriptTransaction::Download,
         })
     });
     runs.collect()
@@ -423,7 +435,7 @@ pub fn check_one_version<'p>(
 }
 
 impl ScriptRun {
-    fn of(&self, transaction: Transaction) -> ScriptRun {
+    fn within(&self, transaction: ScriptTransaction) -> ScriptRun {
         ScriptRun {
             transaction,
             ..self.clone()

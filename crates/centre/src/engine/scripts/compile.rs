@@ -13,12 +13,13 @@ use super::spelling::{
 };
 use super::trial::{TrialTables, created_table};
 use super::{
-    CheckedScript, Compiled, EVENTS, Event, Form, Images, Scripts, SetColumn, Statement, Versions,
+    CheckedScript, CompiledScript, EVENTS, ScriptEvent, ScriptForm, ScriptImages, ScriptStatement,
+    Scripts, SetColumn, Versions,
 };
-use crate::engine::database::Tracking;
+use crate::engine::database::ChangeTracking;
 use crate::engine::scope::wrong;
 use crate::engine::script::{
-    Parameter, Purpose, ROWS, Script, ScriptError, first_word, statements,
+    ROWS, Script, ScriptError, ScriptParameter, ScriptPurpose, first_word, statements,
 };
 use crate::error::{CentreError, ScriptFault};
 use crate::nearest::nearest;
@@ -47,7 +48,7 @@ const FORBIDDEN: [&str; 12] = [
 ///
 /// # Errors
 /// [`CentreError::Scripts`], with everything that is wrong.
-pub async fn compile<T: Tracking>(
+pub async fn compile<T: ChangeTracking>(
     connection: &mut T::Connection,
     spec: &PublicationSpec,
     schema: &PublicationSchema,
@@ -121,7 +122,7 @@ pub async fn compile<T: Tracking>(
 }
 
 /// Whether a script creates temporary tables.
-fn creates_tables<T: Tracking>(script: &ScriptSpec) -> bool {
+fn creates_tables<T: ChangeTracking>(script: &ScriptSpec) -> bool {
     let texts = statements(&script.sql, T::DIALECT).unwrap_or_default();
     texts
         .iter()
@@ -146,7 +147,7 @@ impl Scripts {
     /// There is one of the event, under another name.
     fn add(
         &mut self,
-        compiled: Compiled,
+        compiled: CompiledScript,
         table: Option<&str>,
         schema: &PublicationSchema,
     ) -> Result<()> {
@@ -196,7 +197,7 @@ fn line(script: &str, part: &str) -> usize {
 }
 
 /// Reads the scripts of a version.
-struct ScriptReader<'r, T: Tracking> {
+struct ScriptReader<'r, T: ChangeTracking> {
     schema: &'r PublicationSchema,
     tables: &'r [T::Table],
     trial: &'r mut TrialTables,
@@ -204,7 +205,7 @@ struct ScriptReader<'r, T: Tracking> {
 }
 
 /// The event of a script, and whether its question marks stand for hashed passwords.
-fn event_of(spec: &ScriptSpec) -> Result<(&'static Event, bool)> {
+fn event_of(spec: &ScriptSpec) -> Result<(&'static ScriptEvent, bool)> {
     let place = &spec.file;
     match named_event(&spec.event) {
         NamedEvent::Known { event, is_hashed } => Ok((event, is_hashed)),
@@ -231,9 +232,13 @@ fn event_of(spec: &ScriptSpec) -> Result<(&'static Event, bool)> {
     }
 }
 
-impl<T: Tracking> ScriptReader<'_, T> {
+impl<T: ChangeTracking> ScriptReader<'_, T> {
     /// Checks one script.
-    async fn one(mut self, connection: &mut T::Connection, spec: &ScriptSpec) -> Result<Compiled> {
+    async fn one(
+        mut self,
+        connection: &mut T::Connection,
+        spec: &ScriptSpec,
+    ) -> Result<CompiledScript> {
         let (place, schema) = (spec.file.clone(), self.schema);
         let (event, is_hashed) = event_of(spec)?;
         let table = match &spec.table {
@@ -264,11 +269,14 @@ impl<T: Tracking> ScriptReader<'_, T> {
             true => Vec::new(),
             false => statements(&spec.sql, T::DIALECT).map_err(is_wrong)?,
         };
-        let is_query = matches!(event.form, Form::Rows | Form::Keys | Form::Fetch);
+        let is_query = matches!(
+            event.form,
+            ScriptForm::Rows | ScriptForm::Keys | ScriptForm::Fetch
+        );
         if texts.len() > 1 && is_query {
             return Err(wrong(&place, "has several statements", "write one query"));
         }
-        let mut compiled = Compiled {
+        let mut compiled = CompiledScript {
             event,
             place: place.clone(),
             statements: Vec::with_capacity(texts.len()),
@@ -310,7 +318,9 @@ impl<T: Tracking> ScriptReader<'_, T> {
                 name_column(parameter, table);
                 types.push(type_of(&place, event, table, parameter)?);
             }
-            let is_of_column = |it: &Parameter| matches!(it, Parameter::New(_) | Parameter::Old(_));
+            let is_of_column = |it: &ScriptParameter| {
+                matches!(it, ScriptParameter::New(_) | ScriptParameter::Old(_))
+            };
             let typed = match (table, served) {
                 (Some(table), Some(served))
                     if set.is_empty() && script.parameters.iter().any(is_of_column) =>
@@ -333,7 +343,7 @@ impl<T: Tracking> ScriptReader<'_, T> {
                 .await?;
             compiled.statements.push(statement);
         }
-        if event.form == Form::Rows && compiled.statements.is_empty() {
+        if event.form == ScriptForm::Rows && compiled.statements.is_empty() {
             compiled.lookup = Some(nothing());
         }
         if compiled.is_of_sets() {
@@ -341,7 +351,9 @@ impl<T: Tracking> ScriptReader<'_, T> {
                 .statements
                 .iter()
                 .flat_map(|it| &it.script.parameters);
-            let of_row = |it: &&Parameter| matches!(it, Parameter::New(_) | Parameter::Old(_));
+            let of_row = |it: &&ScriptParameter| {
+                matches!(it, ScriptParameter::New(_) | ScriptParameter::Old(_))
+            };
             if let Some(parameter) = named.find(of_row) {
                 let what =
                     format!("names both {{rows}}, all rows, and {{{parameter}}}, one of them");
@@ -358,10 +370,10 @@ impl<T: Tracking> ScriptReader<'_, T> {
     async fn statement(
         &mut self,
         connection: &mut T::Connection,
-        compiled: &mut Compiled,
+        compiled: &mut CompiledScript,
         read: StatementText<'_>,
         table: Option<&Table>,
-    ) -> Result<Statement> {
+    ) -> Result<ScriptStatement> {
         let StatementText {
             place,
             text,
@@ -373,13 +385,18 @@ impl<T: Tracking> ScriptReader<'_, T> {
         } = read;
         let event = compiled.event;
         let yields: Vec<ColumnType> = match (event.form, table) {
-            (Form::Rows | Form::Fetch, Some(table)) => {
+            (ScriptForm::Rows | ScriptForm::Fetch, Some(table)) => {
                 table.columns.iter().map(|it| it.column_type).collect()
             }
-            (Form::Keys, Some(table)) => table.key_columns().map(|it| it.column_type).collect(),
+            (ScriptForm::Keys, Some(table)) => {
+                table.key_columns().map(|it| it.column_type).collect()
+            }
             _ => Vec::new(),
         };
-        let is_query = matches!(event.form, Form::Rows | Form::Keys | Form::Fetch);
+        let is_query = matches!(
+            event.form,
+            ScriptForm::Rows | ScriptForm::Keys | ScriptForm::Fetch
+        );
         let checked = self.trial.check::<T>(connection, place, &script, &set);
         let mut checked = checked.await;
         if let (Err(CentreError::Configuration { .. }), Some(typed)) = (&checked, typed) {
@@ -390,8 +407,10 @@ impl<T: Tracking> ScriptReader<'_, T> {
             }
         }
         let checked = checked?;
-        if event.form == Form::Once && created_table(text, T::DIALECT).is_some() {
-            let sql = Script::parse_for(Purpose::Script, text, T::DIALECT, |_| "NULL".to_owned());
+        if event.form == ScriptForm::Once && created_table(text, T::DIALECT).is_some() {
+            let sql = Script::parse_for(ScriptPurpose::Script, text, T::DIALECT, |_| {
+                "NULL".to_owned()
+            });
             let sql = sql.map(|it| it.sql).unwrap_or_default();
             let created = self.trial.create::<T>(connection, &sql).await;
             created.map_err(|error| wrong(place, &format!("is wrong: {error}"), "mend it"))?;
@@ -402,7 +421,7 @@ impl<T: Tracking> ScriptReader<'_, T> {
         let found = &checked.columns;
         if is_query && found.len() != yields.len() {
             let names = match event.form {
-                Form::Keys => table.map(|it| it.key_columns().map(|it| &*it.name).collect()),
+                ScriptForm::Keys => table.map(|it| it.key_columns().map(|it| &*it.name).collect()),
                 _ => table.map(|it| it.columns.iter().map(|it| &*it.name).collect()),
             };
             let names: Vec<&str> = names.unwrap_or_default();
@@ -416,7 +435,7 @@ impl<T: Tracking> ScriptReader<'_, T> {
         }
         if is_query && let Some(table) = table {
             check_order(place, event, table, found)?;
-            if event.form == Form::Rows {
+            if event.form == ScriptForm::Rows {
                 let lookup = lookup::<T>(table, (&script, &types));
                 let asked = self
                     .trial
@@ -427,10 +446,10 @@ impl<T: Tracking> ScriptReader<'_, T> {
             }
         }
         let sets = match event.form {
-            Form::Once => sets(place, event, &word, &script, &checked)?,
+            ScriptForm::Once => sets(place, event, &word, &script, &checked)?,
             _ => Vec::new(),
         };
-        Ok(Statement {
+        Ok(ScriptStatement {
             yields: match sets.is_empty() {
                 true => yields,
                 false => vec![ColumnType::Text; sets.len()],
@@ -463,7 +482,7 @@ struct StatementText<'s> {
 }
 
 /// Parses the statements of a script; their question marks are numbered through.
-fn parse<T: Tracking>(spec: &ScriptSpec, texts: &[&str]) -> Result<Vec<Script>> {
+fn parse<T: ChangeTracking>(spec: &ScriptSpec, texts: &[&str]) -> Result<Vec<Script>> {
     let mut parsed = Vec::with_capacity(texts.len());
     let mut before = 0;
     for text in texts {
@@ -478,12 +497,12 @@ fn parse<T: Tracking>(spec: &ScriptSpec, texts: &[&str]) -> Result<Vec<Script>> 
                 hint,
             ));
         }
-        let script = Script::parse_for(Purpose::Script, text, T::DIALECT, T::parameter);
+        let script = Script::parse_for(ScriptPurpose::Script, text, T::DIALECT, T::parameter);
         let mut script =
             script.map_err(|error| wrong(&place, &format!("is wrong: {error}"), error.hint()))?;
         let mut marks = 0;
         for parameter in &mut script.parameters {
-            if let Parameter::Mark(number) = parameter {
+            if let ScriptParameter::Mark(number) = parameter {
                 *number += before;
                 marks += 1;
             }
@@ -497,12 +516,12 @@ fn parse<T: Tracking>(spec: &ScriptSpec, texts: &[&str]) -> Result<Vec<Script>> 
 /// Has the question marks of a script be what they stand for.
 fn marks(
     place: &str,
-    (event, is_hashed): (&Event, bool),
+    (event, is_hashed): (&ScriptEvent, bool),
     table: Option<&Table>,
     mut parsed: Vec<Script>,
 ) -> Result<Vec<Script>> {
     let all = || parsed.iter().flat_map(|it| &it.parameters);
-    let is_mark = |it: &&Parameter| matches!(it, Parameter::Mark(_));
+    let is_mark = |it: &&ScriptParameter| matches!(it, ScriptParameter::Mark(_));
     let count = all().filter(is_mark).count();
     if count == 0 {
         return Ok(parsed);
@@ -519,7 +538,7 @@ fn marks(
         wrong(place, &what, format!("{known}; name them instead"))
     })?;
     for parameter in parsed.iter_mut().flat_map(|it| &mut it.parameters) {
-        if let Parameter::Mark(number) = parameter {
+        if let ScriptParameter::Mark(number) = parameter {
             *parameter = meant[*number].clone();
         }
     }
@@ -527,7 +546,7 @@ fn marks(
 }
 
 /// A statement whose parameters of columns say their types.
-fn typed<T: Tracking>(
+fn typed<T: ChangeTracking>(
     text: &str,
     script: &Script,
     table: &Table,
@@ -538,13 +557,13 @@ fn typed<T: Tracking>(
             .checked_sub(1)
             .and_then(|it| script.parameters.get(it));
         let column = match parameter {
-            Some(Parameter::New(name) | Parameter::Old(name)) => table.column(name),
+            Some(ScriptParameter::New(name) | ScriptParameter::Old(name)) => table.column(name),
             _ => None,
         };
         let typed = column.and_then(|it| T::typed_parameter(served, it, number));
         typed.unwrap_or_else(|| T::parameter(number))
     };
-    let typed = Script::parse_for(Purpose::Script, text, T::DIALECT, spelled).ok()?;
+    let typed = Script::parse_for(ScriptPurpose::Script, text, T::DIALECT, spelled).ok()?;
     (typed.sql != script.sql).then(|| Script {
         sql: typed.sql,
         parameters: script.parameters.clone(),
@@ -553,8 +572,9 @@ fn typed<T: Tracking>(
 
 /// Gives a parameter of a column the name as the table has it: scripts may number columns from 1, and
 /// other servers take small and capital letters as the same.
-fn name_column(parameter: &mut Parameter, table: Option<&Table>) {
-    let (Parameter::New(name) | Parameter::Old(name), Some(table)) = (parameter, table) else {
+fn name_column(parameter: &mut ScriptParameter, table: Option<&Table>) {
+    let (ScriptParameter::New(name) | ScriptParameter::Old(name), Some(table)) = (parameter, table)
+    else {
         return;
     };
     if table.column(name).is_some() {
@@ -575,8 +595,8 @@ fn name_column(parameter: &mut Parameter, table: Option<&Table>) {
 }
 
 /// The query that tells that no row is given to anybody.
-fn nothing() -> Statement {
-    Statement {
+fn nothing() -> ScriptStatement {
+    ScriptStatement {
         script: Script {
             sql: "SELECT 1 WHERE 1 = 0".to_owned(),
             parameters: Vec::new(),
@@ -591,14 +611,17 @@ fn nothing() -> Statement {
 
 /// The query that tells whether one that yields rows of a table yields the row with a key, whatever
 /// it calls its columns.
-fn lookup<T: Tracking>(table: &Table, (query, types): (&Script, &[ColumnType])) -> Statement {
+fn lookup<T: ChangeTracking>(
+    table: &Table,
+    (query, types): (&Script, &[ColumnType]),
+) -> ScriptStatement {
     let (mut parameters, mut types) = (query.parameters.clone(), types.to_vec());
     let names: Vec<String> = (0..table.columns.len())
         .map(|it| format!("c{it}"))
         .collect();
     let mut is_it = Vec::with_capacity(table.key.len());
     for &column in &table.key {
-        parameters.push(Parameter::New(table.columns[column].name.clone()));
+        parameters.push(ScriptParameter::New(table.columns[column].name.clone()));
         types.push(table.columns[column].column_type);
         let parameter = T::parameter(parameters.len());
         is_it.push(format!("{} = {parameter}", names[column]));
@@ -610,7 +633,7 @@ fn lookup<T: Tracking>(table: &Table, (query, types): (&Script, &[ColumnType])) 
         query.sql,
         is_it.join(" AND "),
     );
-    Statement {
+    ScriptStatement {
         script: Script { sql, parameters },
         types,
         yields: vec![ColumnType::Integer],
@@ -624,7 +647,7 @@ fn lookup<T: Tracking>(table: &Table, (query, types): (&Script, &[ColumnType])) 
 const FOUND: &str = "SELECT 1 FROM tidewater_given WHERE ";
 
 /// The query that yields the row that a lookup tells of.
-fn by_key(table: &Table, lookup: &Statement, yields: &[ColumnType]) -> Statement {
+fn by_key(table: &Table, lookup: &ScriptStatement, yields: &[ColumnType]) -> ScriptStatement {
     let mut by_key = lookup.clone();
     let (query, is_it) = lookup.script.sql.rsplit_once(FOUND).unwrap_or_default();
     let names: Vec<String> = (0..table.columns.len())
@@ -637,15 +660,15 @@ fn by_key(table: &Table, lookup: &Statement, yields: &[ColumnType]) -> Statement
 }
 
 /// The relation of the rows of an event.
-fn set(place: &str, event: &Event, table: &Table) -> Result<Vec<SetColumn>> {
-    let Form::Row(images) = event.form else {
+fn set(place: &str, event: &ScriptEvent, table: &Table) -> Result<Vec<SetColumn>> {
+    let ScriptForm::Row(images) = event.form else {
         let what = format!("names {{rows}}, which {} does not have", event.name);
         return Err(wrong(place, &what, "only events of uploaded rows have it"));
     };
     let columns = |is_old: bool| {
         let columns = table.columns.iter().enumerate();
         columns.map(move |(index, column)| SetColumn {
-            name: match is_old && images == Images::Both {
+            name: match is_old && images == ScriptImages::Both {
                 true => format!("old_{}", column.name),
                 false => column.name.clone(),
             },
@@ -655,9 +678,9 @@ fn set(place: &str, event: &Event, table: &Table) -> Result<Vec<SetColumn>> {
         })
     };
     Ok(match images {
-        Images::New => columns(false).collect(),
-        Images::Old => columns(true).collect(),
-        Images::Both => columns(false).chain(columns(true)).collect(),
+        ScriptImages::New => columns(false).collect(),
+        ScriptImages::Old => columns(true).collect(),
+        ScriptImages::Both => columns(false).chain(columns(true)).collect(),
     })
 }
 
@@ -665,11 +688,11 @@ fn set(place: &str, event: &Event, table: &Table) -> Result<Vec<SetColumn>> {
 /// can be set, in the order in which it names them; of any other statement, each by its name.
 fn sets(
     place: &str,
-    event: &Event,
+    event: &ScriptEvent,
     word: &str,
     script: &Script,
     checked: &CheckedScript,
-) -> Result<Vec<Option<Parameter>>> {
+) -> Result<Vec<Option<ScriptParameter>>> {
     let found = &checked.columns;
     let is_time = |name: &String| event.sets.contains(&&**name) && is_time(name);
     if let Some(name) = checked.zoneless.iter().find(|it| is_time(it)) {
@@ -678,12 +701,12 @@ fn sets(
         let hint = "cast it: (...)::timestamptz is that time in the time zone of the database";
         return Err(wrong(place, &what, hint));
     }
-    let is_set = |it: &&Parameter| match it {
-        Parameter::System(name) => event.sets.contains(name),
-        it => matches!(it, Parameter::User(_)),
+    let is_set = |it: &&ScriptParameter| match it {
+        ScriptParameter::System(name) => event.sets.contains(name),
+        it => matches!(it, ScriptParameter::User(_)),
     };
     if word == "CALL" && !found.is_empty() {
-        let named: Vec<&Parameter> = script.parameters.iter().filter(is_set).collect();
+        let named: Vec<&ScriptParameter> = script.parameters.iter().filter(is_set).collect();
         if named.len() != found.len() {
             let what = format!(
                 "calls a procedure that gives back {} values, and names {} parameters that it can \
@@ -700,12 +723,12 @@ fn sets(
     }
     let columns = found.iter().map(|column| {
         if let Some(name) = column.strip_prefix("u.") {
-            return Some(Parameter::User(name.to_owned()));
+            return Some(ScriptParameter::User(name.to_owned()));
         }
         let set = event.sets.iter().find(|it| *it == column);
-        set.map(|it| Parameter::System(it))
+        set.map(|it| ScriptParameter::System(it))
     });
-    let columns: Vec<Option<Parameter>> = columns.collect();
+    let columns: Vec<Option<ScriptParameter>> = columns.collect();
     let unknown = columns.iter().position(Option::is_none);
     if let Some(unknown) = unknown.filter(|_| !event.sets.is_empty()) {
         let name = &found[unknown];
@@ -731,9 +754,9 @@ fn is_time(name: &str) -> bool {
 
 /// What a query yields is taken by its place: whoever names the table's columns in another order
 /// means something else.
-fn check_order(place: &str, event: &Event, table: &Table, found: &[String]) -> Result<()> {
+fn check_order(place: &str, event: &ScriptEvent, table: &Table, found: &[String]) -> Result<()> {
     let wanted: Vec<String> = match event.form {
-        Form::Keys => table
+        ScriptForm::Keys => table
             .key_columns()
             .map(|it| it.name.to_lowercase())
             .collect(),
@@ -761,9 +784,9 @@ fn check_order(place: &str, event: &Event, table: &Table, found: &[String]) -> R
 /// The type of a parameter, if the event has it.
 fn type_of(
     place: &str,
-    event: &Event,
+    event: &ScriptEvent,
     table: Option<&Table>,
-    parameter: &Parameter,
+    parameter: &ScriptParameter,
 ) -> Result<ColumnType> {
     let of_column = |name: &str, has: bool| {
         let Some(table) = table.filter(|_| has) else {
@@ -785,15 +808,18 @@ fn type_of(
         }
     };
     match parameter {
-        Parameter::New(name) => of_column(name, matches!(event.form, Form::Row(_) | Form::Fetch)),
-        Parameter::Old(name) => of_column(
+        ScriptParameter::New(name) => of_column(
+            name,
+            matches!(event.form, ScriptForm::Row(_) | ScriptForm::Fetch),
+        ),
+        ScriptParameter::Old(name) => of_column(
             name,
             matches!(
                 event.form,
-                Form::Row(Images::Old | Images::Both) | Form::Fetch
+                ScriptForm::Row(ScriptImages::Old | ScriptImages::Both) | ScriptForm::Fetch
             ),
         ),
-        Parameter::System(name) => {
+        ScriptParameter::System(name) => {
             let known = event.named();
             if !known.contains(name) {
                 let known: Vec<String> = known.iter().map(|it| format!("{{s.{it}}}")).collect();
@@ -802,8 +828,9 @@ fn type_of(
             }
             Ok(parameter_type(name))
         }
-        Parameter::User(_) | Parameter::Claim(_) | Parameter::Argument(_) | Parameter::Mark(_) => {
-            Ok(ColumnType::Text)
-        }
+        ScriptParameter::User(_)
+        | ScriptParameter::Claim(_)
+        | ScriptParameter::Argument(_)
+        | ScriptParameter::Mark(_) => Ok(ColumnType::Text),
     }
 }

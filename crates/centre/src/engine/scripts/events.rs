@@ -8,7 +8,7 @@ pub const CONNECTION: &str = "connection";
 
 /// An event of a sync.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Event {
+pub struct ScriptEvent {
     /// Its name, which is that of the script's file.
     pub name: &'static str,
     /// Whether it happens for the connection as a whole.
@@ -16,9 +16,9 @@ pub struct Event {
     /// Whether it happens for each table.
     pub of_table: bool,
     /// The transaction in which its script runs.
-    pub transaction: Transaction,
+    pub transaction: ScriptTransaction,
     /// What its script is.
-    pub form: Form,
+    pub form: ScriptForm,
     /// The `{s.name}` parameters that it has beside [`COMMON`].
     pub parameters: &'static [&'static str],
     /// Those of them that its script can set.
@@ -29,7 +29,7 @@ pub struct Event {
 
 /// The transaction in which a script runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Transaction {
+pub enum ScriptTransaction {
     /// One of its own, when a connection of the server first serves the version.
     Connecting,
     /// One of its own, when such a connection is closed in good order.
@@ -56,33 +56,35 @@ pub enum Transaction {
     Reporting,
 }
 
-impl Transaction {
+impl ScriptTransaction {
     /// What it is, for people.
     pub fn title(self) -> &'static str {
         match self {
-            Transaction::Connecting => "its own, before the connection's first sync of the version",
-            Transaction::Closing => "its own, when the server ends",
-            Transaction::SigningIn => "its own, when a password is checked",
-            Transaction::Begin => "of the beginning, before anything of the sync is done",
-            Transaction::Resume => "of the beginning, on another connection",
-            Transaction::Upload => "of the upload",
-            Transaction::BeforeDownload => "before the download",
-            Transaction::Download => "the snapshot of the download, which only reads",
-            Transaction::AfterDownload => "after the download",
-            Transaction::Acknowledged => "of the acknowledgement",
-            Transaction::End => "of the end, when everything was sent",
-            Transaction::Reporting => "its own, after the upload was committed or undone",
+            ScriptTransaction::Connecting => {
+                "its own, before the connection's first sync of the version"
+            }
+            ScriptTransaction::Closing => "its own, when the server ends",
+            ScriptTransaction::SigningIn => "its own, when a password is checked",
+            ScriptTransaction::Begin => "of the beginning, before anything of the sync is done",
+            ScriptTransaction::Resume => "of the beginning, on another connection",
+            ScriptTransaction::Upload => "of the upload",
+            ScriptTransaction::BeforeDownload => "before the download",
+            ScriptTransaction::Download => "the snapshot of the download, which only reads",
+            ScriptTransaction::AfterDownload => "after the download",
+            ScriptTransaction::Acknowledged => "of the acknowledgement",
+            ScriptTransaction::End => "of the end, when everything was sent",
+            ScriptTransaction::Reporting => "its own, after the upload was committed or undone",
         }
     }
 }
 
 /// What a script is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Form {
+pub enum ScriptForm {
     /// Statements that are run once.
     Once,
     /// Statements that are run for each row, or once for all of them where they read `{rows}`.
-    Row(Images),
+    Row(ScriptImages),
     /// A query that is run for each row and yields the centre's row.
     Fetch,
     /// A query that yields rows of the table.
@@ -93,7 +95,7 @@ pub enum Form {
 
 /// The images of a row that a script can name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Images {
+pub enum ScriptImages {
     /// `{r.column}`: as the remote wants it.
     New,
     /// `{o.column}`: as it was; `{r.column}` is the same.
@@ -172,11 +174,11 @@ const ERROR: [&str; 5] = [
 macro_rules! events {
     ($(($name:literal, $of:ident, $transaction:ident, $form:expr, $parameters:expr, $sets:expr, $when:literal)),* $(,)?) => {
         /// Every event, in the order in which they happen.
-        pub static EVENTS: &[Event] = &[$(Event {
+        pub static EVENTS: &[ScriptEvent] = &[$(ScriptEvent {
             name: $name,
-            of_connection: matches!(Of::$of, Of::Connection | Of::Both),
-            of_table: matches!(Of::$of, Of::Table | Of::Both),
-            transaction: Transaction::$transaction,
+            of_connection: matches!(EventSubject::$of, EventSubject::Connection | EventSubject::Both),
+            of_table: matches!(EventSubject::$of, EventSubject::Table | EventSubject::Both),
+            transaction: ScriptTransaction::$transaction,
             form: $form,
             parameters: $parameters,
             sets: $sets,
@@ -185,68 +187,68 @@ macro_rules! events {
     };
 }
 
-enum Of {
+enum EventSubject {
     Connection,
     Table,
     Both,
 }
 
 events! {
-    ("begin_connection", Connection, Connecting, Form::Once, &NONE, &NONE, "a connection of the server begins to serve the version"),
-    ("authenticate_user", Connection, SigningIn, Form::Once, &PROOF, &STATUS, "a password is checked, with `passwords = \"script\"` under `[sign_in]`; only of the version `default`"),
-    ("authenticate_parameters", Connection, Begin, Form::Once, &STATUS, &STATUS, "a sync begins; `{a.N}` is what the remote has set as parameter N"),
-    ("modify_user", Connection, Begin, Form::Once, &NONE, &["username"], "then; what it sets is `{s.username}` for the other scripts of the sync"),
-    ("begin_synchronization", Both, Begin, Form::Once, &LAST, &NONE, "then"),
-    ("begin_publication", Connection, Begin, Form::Once, &PUBLISHED, &["generation_number"], "then"),
-    ("begin_upload", Both, Upload, Form::Once, &LAST, &NONE, "before the first row of the upload; then for each table of which it has rows"),
-    ("begin_upload_rows", Table, Upload, Form::Once, &LAST, &NONE, "before the table's inserts and updates"),
-    ("upload_insert", Table, Upload, Form::Row(Images::New), &LAST, &NONE, "for each insert"),
-    ("upload_fetch", Table, Upload, Form::Fetch, &LAST, &NONE, "before each update: yields the centre's row, to be compared whole with the pre-image"),
-    ("upload_fetch_column_conflict", Table, Upload, Form::Fetch, &LAST, &NONE, "the same, compared in the columns that the update changes"),
-    ("upload_update", Table, Upload, Form::Row(Images::Both), &LAST, &NONE, "for each update that is no conflict"),
-    ("upload_old_row_insert", Table, Upload, Form::Row(Images::Both), &LAST, &NONE, "for each conflict: its pre-image"),
-    ("upload_new_row_insert", Table, Upload, Form::Row(Images::Both), &LAST, &NONE, "for each conflict: what it wants"),
-    ("resolve_conflict", Table, Upload, Form::Row(Images::Both), &LAST, &NONE, "for each conflict, after both"),
-    ("end_upload_rows", Table, Upload, Form::Once, &LAST, &NONE, "after the table's inserts and updates"),
-    ("begin_upload_deletes", Table, Upload, Form::Once, &LAST, &NONE, "before the table's deletes, which follow the rows of all tables: of the last table first, unless `upload_order = \"deletes first\"`"),
-    ("upload_delete", Table, Upload, Form::Row(Images::Old), &LAST, &NONE, "for each delete; one that takes rows of other tables along by a foreign key is run last"),
-    ("end_upload_deletes", Table, Upload, Form::Once, &LAST, &NONE, "after the table's deletes"),
-    ("end_upload", Both, Upload, Form::Once, &LAST, &NONE, "after the last row of the upload: for each table of which it has rows, then for the upload"),
-    ("upload_statistics", Both, Upload, Form::Once, &UPLOADED, &NONE, "after that, with the figures of the table, or of the upload"),
-    ("handle_error", Both, Upload, Form::Once, &ERROR, &["action_code"], "for each row that the database refuses: 1000 has it refused, which is so without the script, and 3000 ends the sync, with nothing applied; and for each script of the upload that fails: 1000 goes on without it, and 3000, which is so without the script, ends the sync"),
-    ("report_error", Both, Reporting, Form::Once, &ERROR, &NONE, "for each of these, and for whatever else ended the sync in the database"),
-    ("modify_last_download", Connection, BeforeDownload, Form::Once, &TIMES, &["last_download"], "before the download"),
-    ("prepare_for_download", Connection, BeforeDownload, Form::Once, &TIMES, &NONE, "then"),
-    ("modify_next_last_download", Connection, BeforeDownload, Form::Once, &TIMES, &["next_last_download"], "then; a time that would leave out rows of others has no effect"),
-    ("begin_download", Both, BeforeDownload, Form::Once, &TIMES, &NONE, "then"),
-    ("download_delete_cursor", Table, Download, Form::Keys, &TIMES, &NONE, "yields the keys of rows that the remote is to lose"),
-    ("download_cursor", Table, Download, Form::Rows, &TIMES, &NONE, "yields the rows that it gets"),
-    ("end_download", Both, AfterDownload, Form::Once, &TIMES, &NONE, "the rows were read"),
-    ("download_statistics", Both, AfterDownload, Form::Once, &DOWNLOADED, &NONE, "then, with the figures of the table, or of the download"),
-    ("end_publication", Connection, End, Form::Once, &PUBLISHED, &NONE, "everything was sent"),
-    ("end_synchronization", Both, End, Form::Once, &SUCCEEDED, &NONE, "then"),
-    ("synchronization_statistics", Both, End, Form::Once, &SYNCHRONIZED, &NONE, "then, with the figures of the sync"),
-    ("time_statistics", Both, End, Form::Once, &TOOK, &NONE, "then, once for each event whose scripts have run (for the table; or for all together, and then for `begin`, `upload` and `download` of the sync, too): how often, and how many milliseconds that took"),
-    ("download_ack", Both, Acknowledged, Form::Once, &LAST, &NONE, "the remote has the rows; this may come after the end, and never if the connection breaks"),
-    ("publication_download_ack", Connection, Acknowledged, Form::Once, &LAST, &NONE, "then"),
-    ("end_connection", Connection, Closing, Form::Once, &NONE, &NONE, "a connection that served the version is closed"),
+    ("begin_connection", Connection, Connecting, ScriptForm::Once, &NONE, &NONE, "a connection of the server begins to serve the version"),
+    ("authenticate_user", Connection, SigningIn, ScriptForm::Once, &PROOF, &STATUS, "a password is checked, with `passwords = \"script\"` under `[sign_in]`; only of the version `default`"),
+    ("authenticate_parameters", Connection, Begin, ScriptForm::Once, &STATUS, &STATUS, "a sync begins; `{a.N}` is what the remote has set as parameter N"),
+    ("modify_user", Connection, Begin, ScriptForm::Once, &NONE, &["username"], "then; what it sets is `{s.username}` for the other scripts of the sync"),
+    ("begin_synchronization", Both, Begin, ScriptForm::Once, &LAST, &NONE, "then"),
+    ("begin_publication", Connection, Begin, ScriptForm::Once, &PUBLISHED, &["generation_number"], "then"),
+    ("begin_upload", Both, Upload, ScriptForm::Once, &LAST, &NONE, "before the first row of the upload; then for each table of which it has rows"),
+    ("begin_upload_rows", Table, Upload, ScriptForm::Once, &LAST, &NONE, "before the table's inserts and updates"),
+    ("upload_insert", Table, Upload, ScriptForm::Row(ScriptImages::New), &LAST, &NONE, "for each insert"),
+    ("upload_fetch", Table, Upload, ScriptForm::Fetch, &LAST, &NONE, "before each update: yields the centre's row, to be compared whole with the pre-image"),
+    ("upload_fetch_column_conflict", Table, Upload, ScriptForm::Fetch, &LAST, &NONE, "the same, compared in the columns that the update changes"),
+    ("upload_update", Table, Upload, ScriptForm::Row(ScriptImages::Both), &LAST, &NONE, "for each update that is no conflict"),
+    ("upload_old_row_insert", Table, Upload, ScriptForm::Row(ScriptImages::Both), &LAST, &NONE, "for each conflict: its pre-image"),
+    ("upload_new_row_insert", Table, Upload, ScriptForm::Row(ScriptImages::Both), &LAST, &NONE, "for each conflict: what it wants"),
+    ("resolve_conflict", Table, Upload, ScriptForm::Row(ScriptImages::Both), &LAST, &NONE, "for each conflict, after both"),
+    ("end_upload_rows", Table, Upload, ScriptForm::Once, &LAST, &NONE, "after the table's inserts and updates"),
+    ("begin_upload_deletes", Table, Upload, ScriptForm::Once, &LAST, &NONE, "before the table's deletes, which follow the rows of all tables: of the last table first, unless `upload_order = \"deletes_first\"`"),
+    ("upload_delete", Table, Upload, ScriptForm::Row(ScriptImages::Old), &LAST, &NONE, "for each delete; one that takes rows of other tables along by a foreign key is run last"),
+    ("end_upload_deletes", Table, Upload, ScriptForm::Once, &LAST, &NONE, "after the table's deletes"),
+    ("end_upload", Both, Upload, ScriptForm::Once, &LAST, &NONE, "after the last row of the upload: for each table of which it has rows, then for the upload"),
+    ("upload_statistics", Both, Upload, ScriptForm::Once, &UPLOADED, &NONE, "after that, with the figures of the table, or of the upload"),
+    ("handle_error", Both, Upload, ScriptForm::Once, &ERROR, &["action_code"], "for each row that the database refuses: 1000 has it refused, which is so without the script, and 3000 ends the sync, with nothing applied; and for each script of the upload that fails: 1000 goes on without it, and 3000, which is so without the script, ends the sync"),
+    ("report_error", Both, Reporting, ScriptForm::Once, &ERROR, &NONE, "for each of these, and for whatever else ended the sync in the database"),
+    ("modify_last_download", Connection, BeforeDownload, ScriptForm::Once, &TIMES, &["last_download"], "before the download"),
+    ("prepare_for_download", Connection, BeforeDownload, ScriptForm::Once, &TIMES, &NONE, "then"),
+    ("modify_next_last_download", Connection, BeforeDownload, ScriptForm::Once, &TIMES, &["next_last_download"], "then; a time that would leave out rows of others has no effect"),
+    ("begin_download", Both, BeforeDownload, ScriptForm::Once, &TIMES, &NONE, "then"),
+    ("download_delete_cursor", Table, Download, ScriptForm::Keys, &TIMES, &NONE, "yields the keys of rows that the remote is to lose"),
+    ("download_cursor", Table, Download, ScriptForm::Rows, &TIMES, &NONE, "yields the rows that it gets"),
+    ("end_download", Both, AfterDownload, ScriptForm::Once, &TIMES, &NONE, "the rows were read"),
+    ("download_statistics", Both, AfterDownload, ScriptForm::Once, &DOWNLOADED, &NONE, "then, with the figures of the table, or of the download"),
+    ("end_publication", Connection, End, ScriptForm::Once, &PUBLISHED, &NONE, "everything was sent"),
+    ("end_synchronization", Both, End, ScriptForm::Once, &SUCCEEDED, &NONE, "then"),
+    ("synchronization_statistics", Both, End, ScriptForm::Once, &SYNCHRONIZED, &NONE, "then, with the figures of the sync"),
+    ("time_statistics", Both, End, ScriptForm::Once, &TOOK, &NONE, "then, once for each event whose scripts have run (for the table; or for all together, and then for `begin`, `upload` and `download` of the sync, too): how often, and how many milliseconds that took"),
+    ("download_ack", Both, Acknowledged, ScriptForm::Once, &LAST, &NONE, "the remote has the rows; this may come after the end, and never if the connection breaks"),
+    ("publication_download_ack", Connection, Acknowledged, ScriptForm::Once, &LAST, &NONE, "then"),
+    ("end_connection", Connection, Closing, ScriptForm::Once, &NONE, &NONE, "a connection that served the version is closed"),
 }
 
-impl Form {
+impl ScriptForm {
     /// Whether it is run for rows that a remote has sent.
     pub(super) fn has_rows(self) -> bool {
-        matches!(self, Form::Row(_) | Form::Fetch)
+        matches!(self, ScriptForm::Row(_) | ScriptForm::Fetch)
     }
 }
 
-impl Event {
+impl ScriptEvent {
     /// Whether it happens in a transaction. One that resumes a sync has those events of the beginning
     /// that are about the session, and not about whether the remote may go on and as whom.
-    pub(super) fn is_in(&self, transaction: Transaction) -> bool {
+    pub(super) fn is_in(&self, transaction: ScriptTransaction) -> bool {
         match transaction {
-            Transaction::Resume => {
+            ScriptTransaction::Resume => {
                 let decides = matches!(self.name, "authenticate_parameters" | "modify_user");
-                self.transaction == Transaction::Begin && !decides
+                self.transaction == ScriptTransaction::Begin && !decides
             }
             transaction => self.transaction == transaction,
         }
@@ -256,11 +258,11 @@ impl Event {
     pub(super) fn is_of_a_sync(&self) -> bool {
         !matches!(
             self.transaction,
-            Transaction::Connecting
-                | Transaction::Closing
-                | Transaction::SigningIn
-                | Transaction::Acknowledged
-                | Transaction::Reporting
+            ScriptTransaction::Connecting
+                | ScriptTransaction::Closing
+                | ScriptTransaction::SigningIn
+                | ScriptTransaction::Acknowledged
+                | ScriptTransaction::Reporting
         )
     }
 
@@ -273,11 +275,13 @@ impl Event {
     pub fn named(&self) -> Vec<&'static str> {
         let is_of_a_sync = !matches!(
             self.transaction,
-            Transaction::Connecting | Transaction::Closing | Transaction::SigningIn
+            ScriptTransaction::Connecting
+                | ScriptTransaction::Closing
+                | ScriptTransaction::SigningIn
         );
         let mut named = match (is_of_a_sync, self.transaction) {
             (true, _) => COMMON.to_vec(),
-            (false, Transaction::SigningIn) => vec!["username", "script_version"],
+            (false, ScriptTransaction::SigningIn) => vec!["username", "script_version"],
             (false, _) => vec!["script_version"],
         };
         named.extend_from_slice(self.parameters);
@@ -318,7 +322,7 @@ pub fn parameter_type(name: &str) -> ColumnType {
 }
 
 /// An event by its name.
-pub fn event(name: &str) -> Option<&'static Event> {
+pub fn event(name: &str) -> Option<&'static ScriptEvent> {
     EVENTS.iter().find(|it| it.name == name)
 }
 

@@ -20,17 +20,18 @@ use std::time::Duration;
 
 use tidewater_protocol::ColumnType;
 
-pub use self::around::{Connected, check_one_version};
+pub use self::around::{ScriptConnection, check_one_version};
 pub use self::compile::compile;
 pub use self::events::{
-    COMMON, CONNECTION, EVENTS, Event, Form, Images, Transaction, event, parameter_type, parameters,
+    COMMON, CONNECTION, EVENTS, ScriptEvent, ScriptForm, ScriptImages, ScriptTransaction, event,
+    parameter_type, parameters,
 };
 
 pub use self::running::{ScriptTimer, failed, run};
-pub use self::scripting::{Scripting, chosen, named, of_version, version};
+pub use self::scripting::{ScriptEnvironment, chosen, named, of_version, version};
 pub use self::trying::{print_script, scripts_to_try, try_script};
 
-use super::script::{Parameter, Script};
+use super::script::{Script, ScriptParameter};
 use crate::error::CentreError;
 
 /// The events at which scripts resolve a conflict, in their order.
@@ -61,31 +62,31 @@ pub type Versions = BTreeMap<String, Arc<Scripts>>;
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Scripts {
     /// Those of the connection, by event.
-    pub connection: HashMap<&'static str, Compiled>,
+    pub connection: HashMap<&'static str, CompiledScript>,
     /// Those of tables, in the order of the publication.
-    pub tables: Vec<HashMap<&'static str, Compiled>>,
+    pub tables: Vec<HashMap<&'static str, CompiledScript>>,
     /// Why no sync may go by them, if none may.
     pub unserved: Option<String>,
 }
 
 /// A script that can be run.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Compiled {
+pub struct CompiledScript {
     /// Its event.
-    pub event: &'static Event,
+    pub event: &'static ScriptEvent,
     /// Where it stands, for people.
     pub place: String,
     /// Its statements; none if the event is to do nothing.
-    pub statements: Vec<Statement>,
+    pub statements: Vec<ScriptStatement>,
     /// Of what yields rows of a table: the query that tells whether the row with a key is among them.
-    pub lookup: Option<Statement>,
+    pub lookup: Option<ScriptStatement>,
     /// And the query that yields it, if it is.
-    pub by_key: Option<Statement>,
+    pub by_key: Option<ScriptStatement>,
 }
 
 /// A statement of a script.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Statement {
+pub struct ScriptStatement {
     /// Its SQL, with positional parameters.
     pub script: Script,
     /// The types of its parameters.
@@ -93,7 +94,7 @@ pub struct Statement {
     /// The types of what it yields, if that is read.
     pub yields: Vec<ColumnType>,
     /// The parameters that these columns set, if they set any.
-    pub sets: Vec<Option<Parameter>>,
+    pub sets: Vec<Option<ScriptParameter>>,
     /// Whether rows that it does not change tell that it found nothing.
     pub counts: bool,
     /// The columns of the relation of rows that it reads; none if it does not.
@@ -113,7 +114,7 @@ pub struct SetColumn {
     pub column_type: ColumnType,
 }
 
-impl Compiled {
+impl CompiledScript {
     /// The same error with the script's name.
     pub fn names(&self, error: CentreError) -> CentreError {
         match error {
@@ -134,15 +135,15 @@ impl Compiled {
     /// Whether it can leave something in the session for scripts of the sync after it. Those of rows
     /// that only write tables do not: their syncs can share a transaction.
     fn can_leave_something(&self) -> bool {
-        let writes = |it: &Statement| {
+        let writes = |it: &ScriptStatement| {
             let word = it.script.sql.split_ascii_whitespace().next();
             let word = word.unwrap_or_default().to_ascii_uppercase();
             ["INSERT", "UPDATE", "DELETE", "MERGE", "REPLACE", "WITH"].contains(&&*word)
         };
         match self.event.form {
-            Form::Once => self.event.is_of_a_sync() && !self.statements.is_empty(),
-            Form::Row(_) => !self.statements.iter().all(writes),
-            Form::Fetch | Form::Rows | Form::Keys => false,
+            ScriptForm::Once => self.event.is_of_a_sync() && !self.statements.is_empty(),
+            ScriptForm::Row(_) => !self.statements.iter().all(writes),
+            ScriptForm::Fetch | ScriptForm::Rows | ScriptForm::Keys => false,
         }
     }
 
@@ -154,7 +155,7 @@ impl Compiled {
 
 impl Scripts {
     /// The script of a table for an event.
-    pub fn of_table(&self, table: usize, event: &str) -> Option<&Compiled> {
+    pub fn of_table(&self, table: usize, event: &str) -> Option<&CompiledScript> {
         self.tables.get(table)?.get(event)
     }
 
@@ -169,7 +170,7 @@ impl Scripts {
 
     /// Whether scripts say how uploaded rows are written.
     pub fn has_uploads(&self) -> bool {
-        let of_upload = |it: &Compiled| it.event.transaction == Transaction::Upload;
+        let of_upload = |it: &CompiledScript| it.event.transaction == ScriptTransaction::Upload;
         self.all().any(of_upload)
     }
 
@@ -178,7 +179,7 @@ impl Scripts {
         let scripts = self.tables.get(table).into_iter().flat_map(HashMap::values);
         scripts
             .into_iter()
-            .any(|it| matches!(it.event.form, Form::Row(_)))
+            .any(|it| matches!(it.event.form, ScriptForm::Row(_)))
     }
 
     /// Whether anything happens by scripts when rows of a table are uploaded.
@@ -186,7 +187,7 @@ impl Scripts {
         let scripts = self.tables.get(table);
         scripts.is_some_and(|it| {
             it.values()
-                .any(|it| it.event.transaction == Transaction::Upload)
+                .any(|it| it.event.transaction == ScriptTransaction::Upload)
         })
     }
 
@@ -196,13 +197,13 @@ impl Scripts {
     }
 
     /// The script that says who gets which rows of a table.
-    pub fn giving(&self, table: usize) -> Option<&Compiled> {
+    pub fn giving(&self, table: usize) -> Option<&CompiledScript> {
         self.of_table(table, "download_cursor")
     }
 
     /// What tells whether a script gives the row with a key to whoever syncs, if one says who gets which
     /// rows of a table.
-    pub fn lookup(&self, table: usize) -> Option<&Statement> {
+    pub fn lookup(&self, table: usize) -> Option<&ScriptStatement> {
         self.giving(table)?.lookup.as_ref()
     }
 
@@ -213,7 +214,7 @@ impl Scripts {
     }
 
     /// What yields the row with a key to whoever syncs, if a script gives it to him.
-    pub fn by_key(&self, table: usize) -> Option<&Statement> {
+    pub fn by_key(&self, table: usize) -> Option<&ScriptStatement> {
         self.giving(table)?.by_key.as_ref()
     }
 
@@ -223,27 +224,27 @@ impl Scripts {
     }
 
     /// Every script.
-    pub fn all(&self) -> impl Iterator<Item = &Compiled> {
+    pub fn all(&self) -> impl Iterator<Item = &CompiledScript> {
         let of_tables = self.tables.iter().flat_map(HashMap::values);
         of_tables.chain(self.connection.values())
     }
 
     /// Whether anything happens by scripts in a transaction.
-    pub fn has(&self, transaction: Transaction) -> bool {
+    pub fn has(&self, transaction: ScriptTransaction) -> bool {
         self.all().any(|it| it.event.is_in(transaction))
     }
 
     /// Whether the script that checks passwords also sets them: it names the new one.
     pub fn set_passwords(&self) -> bool {
-        let names_new = |it: &Parameter| {
+        let names_new = |it: &ScriptParameter| {
             matches!(
                 it,
-                Parameter::System("new_password" | "hashed_new_password")
+                ScriptParameter::System("new_password" | "hashed_new_password")
             )
         };
         let of_passwords = self
             .all()
-            .filter(|it| it.event.is_in(Transaction::SigningIn));
+            .filter(|it| it.event.is_in(ScriptTransaction::SigningIn));
         let mut statements = of_passwords.flat_map(|it| &it.statements);
         statements.any(|it| it.script.parameters.iter().any(names_new))
     }
@@ -251,13 +252,14 @@ impl Scripts {
     /// Whether scripts can leave something in the session that others of the same sync find there:
     /// then the sync keeps to one connection.
     pub fn keeps_a_session(&self) -> bool {
-        self.all().any(Compiled::can_leave_something)
+        self.all().any(CompiledScript::can_leave_something)
     }
 
     /// Whether what its scripts leave in the session of a connection, or have put there when it
     /// began, tells it from one of another version.
     pub fn needs_a_session(&self) -> bool {
-        let is_set_up = self.has(Transaction::Connecting) || self.has(Transaction::Closing);
+        let is_set_up =
+            self.has(ScriptTransaction::Connecting) || self.has(ScriptTransaction::Closing);
         is_set_up || self.keeps_a_session()
     }
 

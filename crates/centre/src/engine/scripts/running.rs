@@ -4,12 +4,14 @@ use std::time::Instant;
 
 use tidewater_protocol::Value;
 
-use super::{Compiled, EVENTS, Event, Scripting, Transaction, of_version};
-use crate::engine::connection::{Connection as _, own};
-use crate::engine::script::Parameter;
-use crate::engine::upload::rows::{Refusal, Rows, ScriptRan, try_again};
+use super::{
+    CompiledScript, EVENTS, ScriptEnvironment, ScriptEvent, ScriptTransaction, of_version,
+};
+use crate::engine::connection::{DatabaseConnection as _, system_sql};
+use crate::engine::script::ScriptParameter;
+use crate::engine::upload::upload_writer::{RefusalReason, ScriptOutcome, UploadWriter, try_again};
 use crate::error::CentreError;
-use crate::scripting::{Report, RunTimes, ScriptRun};
+use crate::scripting::{RunTimes, ScriptReport, ScriptRun};
 
 type Result<T> = std::result::Result<T, CentreError>;
 
@@ -17,7 +19,7 @@ type Result<T> = std::result::Result<T, CentreError>;
 const REFUSED_FROM: i64 = 2000;
 
 /// Runs the scripts of a transaction of their own; see [`crate::Worker::run_scripts`].
-pub async fn run(rows: &mut impl Rows, asked: &ScriptRun) -> Result<()> {
+pub async fn run(rows: &mut impl UploadWriter, asked: &ScriptRun) -> Result<()> {
     let mut attempts = 0;
     loop {
         match try_run(rows, asked).await {
@@ -27,23 +29,25 @@ pub async fn run(rows: &mut impl Rows, asked: &ScriptRun) -> Result<()> {
     }
 }
 
-async fn try_run<R: Rows>(rows: &mut R, asked: &ScriptRun) -> Result<()> {
+async fn try_run<R: UploadWriter>(rows: &mut R, asked: &ScriptRun) -> Result<()> {
     let publication = rows.publication(&asked.publication)?;
     let (context, name) = (&asked.context, asked.publication.as_str());
     let versions = &publication.scripts;
     let scripting = match asked.transaction {
         // A password is checked, whatever version the sync after that may have.
-        Transaction::SigningIn | Transaction::Connecting | Transaction::Closing => {
+        ScriptTransaction::SigningIn
+        | ScriptTransaction::Connecting
+        | ScriptTransaction::Closing => {
             let scripts = of_version(versions, context, name);
-            scripts.map(|it| Scripting::with(it.clone(), context, name))
+            scripts.map(|it| ScriptEnvironment::with(it.clone(), context, name))
         }
-        _ => Scripting::of(versions, context, name)?,
+        _ => ScriptEnvironment::for_sync(versions, context, name)?,
     };
     let Some(scripting) = scripting.filter(|it| it.scripts.has(asked.transaction)) else {
         return Ok(());
     };
     let scripting = scripting.since(asked.checkpoint.as_ref());
-    if asked.transaction == Transaction::End {
+    if asked.transaction == ScriptTransaction::End {
         let tables = publication.schema.tables.len();
         scripting.note("synchronized_tables", Value::Integer(tables as i64));
     }
@@ -77,12 +81,12 @@ async fn try_run<R: Rows>(rows: &mut R, asked: &ScriptRun) -> Result<()> {
     rows.commit().await
 }
 
-impl Scripting<'_> {
+impl ScriptEnvironment<'_> {
     /// Runs what stands at an event for the connection and for each table.
-    async fn at_everything<R: Rows>(
+    async fn at_everything<R: UploadWriter>(
         &self,
         rows: &mut R,
-        event: &'static Event,
+        event: &'static ScriptEvent,
         tables: &[&str],
     ) -> Result<()> {
         if !event.is_ending() {
@@ -98,7 +102,7 @@ impl Scripting<'_> {
     }
 
     /// The script at an event of the connection, or of a table.
-    pub fn script(&self, event: &str, table: Option<usize>) -> Option<&Compiled> {
+    pub fn script(&self, event: &str, table: Option<usize>) -> Option<&CompiledScript> {
         match table {
             None => self.scripts.connection.get(event),
             Some(table) => self.scripts.of_table(table, event),
@@ -106,7 +110,7 @@ impl Scripting<'_> {
     }
 
     /// The script of a table; that of the connection if it has none, or if it is about no table.
-    pub fn nearest(&self, event: &str, table: Option<usize>) -> Option<&Compiled> {
+    pub fn nearest(&self, event: &str, table: Option<usize>) -> Option<&CompiledScript> {
         let of_table = table.and_then(|it| self.script(event, Some(it)));
         of_table.or_else(|| self.script(event, None))
     }
@@ -115,7 +119,7 @@ impl Scripting<'_> {
     ///
     /// # Errors
     /// The database refuses it: nothing of its transaction counts.
-    pub async fn at<R: Rows>(
+    pub async fn at<R: UploadWriter>(
         &self,
         rows: &mut R,
         event: &str,
@@ -137,12 +141,12 @@ impl Scripting<'_> {
     ///
     /// # Errors
     /// The transaction cannot go on.
-    pub async fn once<R: Rows>(
+    pub async fn once<R: UploadWriter>(
         &self,
         rows: &mut R,
-        compiled: &Compiled,
+        compiled: &CompiledScript,
         table: &str,
-    ) -> Result<Option<Refusal>> {
+    ) -> Result<Option<RefusalReason>> {
         let timed = ScriptTimer::begin();
         let refusal = self.statements(rows, compiled, table).await?;
         timed.end(self, compiled.event.name, table);
@@ -151,39 +155,43 @@ impl Scripting<'_> {
         Ok(refusal)
     }
 
-    async fn statements<R: Rows>(
+    async fn statements<R: UploadWriter>(
         &self,
         rows: &mut R,
-        compiled: &Compiled,
+        compiled: &CompiledScript,
         table: &str,
-    ) -> Result<Option<Refusal>> {
+    ) -> Result<Option<RefusalReason>> {
         for statement in &compiled.statements {
             let values = self.values(statement, table);
             let statement = std::slice::from_ref(statement);
             let ran = rows.run_script(statement, &[vec![values]]).await;
             let ran = ran.map_err(|error| compiled.names(error))?;
             match ran.into_iter().next().unwrap_or_default() {
-                ScriptRan::Refused(refusal) => return Ok(Some(refusal)),
-                ScriptRan::Done { row: Some(row), .. } => {
+                ScriptOutcome::Refused(refusal) => return Ok(Some(refusal)),
+                ScriptOutcome::Done { row: Some(row), .. } => {
                     self.set(compiled, &statement[0], row)?;
                 }
-                ScriptRan::Done { .. } => {}
+                ScriptOutcome::Done { .. } => {}
             }
         }
         Ok(None)
     }
 
     /// Looks up what scripts of a transaction name that only the database knows.
-    pub async fn look_up<R: Rows>(&self, rows: &mut R, transaction: Transaction) -> Result<()> {
+    pub async fn look_up<R: UploadWriter>(
+        &self,
+        rows: &mut R,
+        transaction: ScriptTransaction,
+    ) -> Result<()> {
         let mut scripts = self.scripts.all().filter(|it| it.event.is_in(transaction));
         let names_it = scripts.any(|it| {
             let mut parameters = it.statements.iter().flat_map(|it| &it.script.parameters);
-            parameters.any(|it| *it == Parameter::System("last_upload"))
+            parameters.any(|it| *it == ScriptParameter::System("last_upload"))
         });
         if !names_it || self.knows("last_upload") {
             return Ok(());
         }
-        let select = own!(
+        let select = system_sql!(
             "SELECT uploaded_ms FROM tidewater.subscription
              WHERE remote_id = ?1 AND publication = ?2",
             self.context().remote_id,
@@ -214,7 +222,11 @@ impl Scripting<'_> {
 
     /// Runs what stands at `time_statistics` for each event whose scripts have run for a table; or for
     /// the connection and all tables, and then for the parts of the sync, too.
-    async fn tell_times<R: Rows>(&self, rows: &mut R, table: Option<(usize, &str)>) -> Result<()> {
+    async fn tell_times<R: UploadWriter>(
+        &self,
+        rows: &mut R,
+        table: Option<(usize, &str)>,
+    ) -> Result<()> {
         const EVENT: &str = "time_statistics";
         if self.script(EVENT, table.map(|it| it.0)).is_none() {
             return Ok(());
@@ -226,7 +238,7 @@ impl Scripting<'_> {
         };
         let parts = parts
             .into_iter()
-            .map(|(part, millis)| (part, RunTimes::of(millis)));
+            .map(|(part, millis)| (part, RunTimes::from_single(millis)));
         let name = table.map_or("", |it| it.1);
         let events = EVENTS.iter().filter(|it| it.name != EVENT);
         let runs = events.filter_map(|it| Some((it.name, notes.runs(publication, name, it.name)?)));
@@ -239,7 +251,7 @@ impl Scripting<'_> {
     }
 
     /// Has the parameters of errors be those of one.
-    pub fn note_error(&self, report: &Report, action: i64) {
+    pub fn note_error(&self, report: &ScriptReport, action: i64) {
         self.note("error_code", Value::Text(report.code.clone()));
         self.note("database_code", Value::Text(report.database_code.clone()));
         self.note("error_message", Value::Text(report.message.clone()));
@@ -247,7 +259,12 @@ impl Scripting<'_> {
     }
 
     /// Reports an error to the script of its table, or of the connection.
-    async fn report<R: Rows>(&self, rows: &mut R, report: &Report, tables: &[&str]) -> Result<()> {
+    async fn report<R: UploadWriter>(
+        &self,
+        rows: &mut R,
+        report: &ScriptReport,
+        tables: &[&str],
+    ) -> Result<()> {
         self.note_error(report, report.action);
         let table = tables.iter().position(|it| *it == report.table);
         let Some(compiled) = self.nearest("report_error", table) else {
@@ -272,7 +289,7 @@ impl Scripting<'_> {
 }
 
 /// A script has failed: nothing of its transaction counts.
-pub fn failed(compiled: &Compiled, refusal: &Refusal) -> CentreError {
+pub fn failed(compiled: &CompiledScript, refusal: &RefusalReason) -> CentreError {
     CentreError::Script {
         file: compiled.place.clone(),
         message: refusal.reason.clone(),
@@ -295,7 +312,7 @@ impl ScriptTimer {
     }
 
     /// Notes how long the script at an event took.
-    pub fn end(self, scripting: &Scripting<'_>, event: &'static str, table: &str) {
+    pub fn end(self, scripting: &ScriptEnvironment<'_>, event: &'static str, table: &str) {
         self.end_of_rows(scripting, &[event], table, 1);
     }
 
@@ -303,7 +320,7 @@ impl ScriptTimer {
     /// is shared among them.
     pub fn end_of_rows(
         self,
-        scripting: &Scripting<'_>,
+        scripting: &ScriptEnvironment<'_>,
         events: &[&'static str],
         table: &str,
         rows: usize,

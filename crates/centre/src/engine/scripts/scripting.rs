@@ -5,13 +5,13 @@ use std::sync::Arc;
 use tidewater_protocol::{Code, ColumnType, Datum, Value};
 
 use super::events::parameter_type;
-use super::{Compiled, Scripts, Statement, Versions};
+use super::{CompiledScript, ScriptStatement, Scripts, Versions};
 use crate::context::{DEFAULT, SyncContext, VERSION};
-use crate::engine::script::Parameter;
-use crate::engine::watermark::Presented;
+use crate::engine::script::ScriptParameter;
+use crate::engine::watermark::PresentedCheckpoint;
 use crate::error::CentreError;
 use crate::scope::Checkpoint;
-use crate::scripting::Report;
+use crate::scripting::ScriptReport;
 
 type Result<T> = std::result::Result<T, CentreError>;
 
@@ -20,7 +20,7 @@ type Result<T> = std::result::Result<T, CentreError>;
 const NEVER: i64 = -2_208_988_800_000_000;
 
 /// The scripts of a sync, and for whom they run.
-pub struct Scripting<'r> {
+pub struct ScriptEnvironment<'r> {
     /// The scripts.
     pub scripts: Arc<Scripts>,
     context: &'r SyncContext,
@@ -40,7 +40,9 @@ pub fn version<'c>(context: &'c SyncContext, publication: &str) -> &'c str {
 pub fn named(scripts: &Scripts) -> impl Iterator<Item = &str> {
     let statements = scripts.all().flat_map(|it| &it.statements);
     let parameters = statements.flat_map(|it| &it.script.parameters);
-    parameters.filter_map(Parameter::of_remote).chain([VERSION])
+    parameters
+        .filter_map(ScriptParameter::of_remote)
+        .chain([VERSION])
 }
 
 /// The scripts that a remote has chosen.
@@ -90,18 +92,18 @@ pub fn of_version<'v>(
     versions.get(version(context, publication))
 }
 
-impl<'r> Scripting<'r> {
+impl<'r> ScriptEnvironment<'r> {
     /// Those of a sync, if its remote has chosen some.
     ///
     /// # Errors
     /// There is no such version.
-    pub fn of(
+    pub fn for_sync(
         versions: &Versions,
         context: &'r SyncContext,
         publication: &'r str,
-    ) -> Result<Option<Scripting<'r>>> {
+    ) -> Result<Option<ScriptEnvironment<'r>>> {
         let scripts = chosen(versions, context, publication)?;
-        Ok(scripts.map(|scripts| Scripting::with(scripts, context, publication)))
+        Ok(scripts.map(|scripts| ScriptEnvironment::with(scripts, context, publication)))
     }
 
     /// Those of a version that is not served.
@@ -109,8 +111,8 @@ impl<'r> Scripting<'r> {
         scripts: Arc<Scripts>,
         context: &'r SyncContext,
         publication: &'r str,
-    ) -> Scripting<'r> {
-        Scripting {
+    ) -> ScriptEnvironment<'r> {
+        ScriptEnvironment {
             scripts,
             context,
             publication,
@@ -120,9 +122,9 @@ impl<'r> Scripting<'r> {
     }
 
     /// The same for a remote that presents this.
-    pub fn since(self, checkpoint: Option<&Checkpoint>) -> Scripting<'r> {
-        let presented = checkpoint.and_then(Presented::of);
-        Scripting {
+    pub fn since(self, checkpoint: Option<&Checkpoint>) -> ScriptEnvironment<'r> {
+        let presented = checkpoint.and_then(PresentedCheckpoint::from_checkpoint);
+        ScriptEnvironment {
             last_download: presented.and_then(|it| it.watermark.last_download),
             ..self
         }
@@ -131,14 +133,14 @@ impl<'r> Scripting<'r> {
     /// The same for a download between these times; where scripts have said another thing, between
     /// what they said, as far as no row is lost by that: of a remote that has nothing everything is
     /// asked for, and what may be written later is asked for the next time.
-    pub fn between(self, last: Option<i64>, next: i64) -> Scripting<'r> {
+    pub fn between(self, last: Option<i64>, next: i64) -> ScriptEnvironment<'r> {
         let said = self
             .time("next_last_download")
             .map_or(next, |said| said.min(next));
         let last = last.map(|last| self.time("last_download").unwrap_or(last));
         self.note_time("last_download", last.unwrap_or(NEVER));
         self.note_time("next_last_download", said);
-        Scripting {
+        ScriptEnvironment {
             last_download: last,
             next_last_download: said,
             ..self
@@ -203,7 +205,7 @@ impl<'r> Scripting<'r> {
     }
 
     /// Keeps something to be reported when the upload has ended.
-    pub fn keep_report(&self, report: Report) {
+    pub fn keep_report(&self, report: ScriptReport) {
         self.context.scripts.report(self.publication, report);
     }
 
@@ -226,13 +228,13 @@ impl<'r> Scripting<'r> {
     }
 
     /// The value of a parameter that no row has.
-    pub fn value(&self, parameter: &Parameter, table: &str) -> Value {
+    pub fn value(&self, parameter: &ScriptParameter, table: &str) -> Value {
         let text = |text: &str| Value::Text(text.to_owned());
         let time = |micros: i64| Datum::TimestampTz(micros).to_value();
         let notes = &self.context.scripts;
         match parameter {
-            Parameter::System("table") => text(table),
-            Parameter::System(name) => match notes.fact(self.publication, name) {
+            ScriptParameter::System("table") => text(table),
+            ScriptParameter::System(name) => match notes.fact(self.publication, name) {
                 Some(value) => value,
                 None => match *name {
                     "username" => text(&self.context.user),
@@ -253,12 +255,16 @@ impl<'r> Scripting<'r> {
                     counted => Value::Integer(notes.count(self.publication, table, counted)),
                 },
             },
-            Parameter::User(name) => notes
+            ScriptParameter::User(name) => notes
                 .variable(self.publication, name)
                 .unwrap_or_else(|| self.parameter(name).map_or(Value::Null, text)),
-            Parameter::Claim(name) => self.context.claims.named(name).map_or(Value::Null, text),
-            Parameter::Argument(number) => self.parameter(number).map_or(Value::Null, text),
-            Parameter::New(_) | Parameter::Old(_) | Parameter::Mark(_) => Value::Null,
+            ScriptParameter::Claim(name) => {
+                self.context.claims.named(name).map_or(Value::Null, text)
+            }
+            ScriptParameter::Argument(number) => self.parameter(number).map_or(Value::Null, text),
+            ScriptParameter::New(_) | ScriptParameter::Old(_) | ScriptParameter::Mark(_) => {
+                Value::Null
+            }
         }
     }
 
@@ -268,15 +274,15 @@ impl<'r> Scripting<'r> {
     /// A time is none.
     pub(super) fn set(
         &self,
-        compiled: &Compiled,
-        statement: &Statement,
+        compiled: &CompiledScript,
+        statement: &ScriptStatement,
         row: Vec<Value>,
     ) -> Result<()> {
         let notes = &self.context.scripts;
         for (parameter, value) in statement.sets.iter().zip(row) {
             match parameter {
-                Some(Parameter::System("generation_number")) => {}
-                Some(Parameter::System(name)) => {
+                Some(ScriptParameter::System("generation_number")) => {}
+                Some(ScriptParameter::System(name)) => {
                     let value = match parameter_type(name) {
                         ColumnType::TimestampTz => moment(value, name, compiled)?,
                         ColumnType::Integer => whole(value),
@@ -284,7 +290,7 @@ impl<'r> Scripting<'r> {
                     };
                     notes.set_fact(self.publication, name, value);
                 }
-                Some(Parameter::User(name)) => {
+                Some(ScriptParameter::User(name)) => {
                     notes.set_variable(self.publication, name, value);
                 }
                 _ => {}
@@ -294,20 +300,25 @@ impl<'r> Scripting<'r> {
     }
 
     /// The values of a statement's parameters, with their types.
-    pub fn values(&self, statement: &Statement, table: &str) -> Vec<Value> {
+    pub fn values(&self, statement: &ScriptStatement, table: &str) -> Vec<Value> {
         let parameters = statement.script.parameters.iter();
         parameters.map(|it| self.value(it, table)).collect()
     }
 
     /// The values of the parameters of [`Scripts::lookup`], for a key: as for a remote that has
     /// nothing.
-    pub fn lookup_values(&self, lookup: &Statement, table: &str, key: &[Value]) -> Vec<Value> {
+    pub fn lookup_values(
+        &self,
+        lookup: &ScriptStatement,
+        table: &str,
+        key: &[Value],
+    ) -> Vec<Value> {
         let mut key = key.iter().cloned();
         let parameters = lookup.script.parameters.iter();
         let values = parameters.map(|parameter| match parameter {
-            Parameter::New(_) => key.next().unwrap_or(Value::Null),
-            Parameter::System("last_download") => Datum::TimestampTz(NEVER).to_value(),
-            Parameter::System("next_last_download") => {
+            ScriptParameter::New(_) => key.next().unwrap_or(Value::Null),
+            ScriptParameter::System("last_download") => Datum::TimestampTz(NEVER).to_value(),
+            ScriptParameter::System("next_last_download") => {
                 Datum::TimestampTz(self.next_last_download).to_value()
             }
             other => self.value(other, table),
@@ -322,7 +333,7 @@ impl<'r> Scripting<'r> {
 }
 
 /// A time as a script has set it: as this server, or as its database writes one.
-fn moment(value: Value, name: &str, compiled: &Compiled) -> Result<Value> {
+fn moment(value: Value, name: &str, compiled: &CompiledScript) -> Result<Value> {
     let text = match &value {
         Value::Text(text) => text.clone(),
         _ => String::new(),
@@ -355,12 +366,12 @@ fn whole(value: Value) -> Value {
     }
 }
 
-impl Statement {
+impl ScriptStatement {
     /// The types of its parameters, and whether each is a time of the server's own.
     pub fn typed(&self) -> impl Iterator<Item = (ColumnType, bool)> {
         let types = self.types.iter().zip(&self.script.parameters);
         types.map(|(of, parameter)| {
-            let is_own = matches!(parameter, Parameter::System(_));
+            let is_own = matches!(parameter, ScriptParameter::System(_));
             (*of, is_own && *of == ColumnType::TimestampTz)
         })
     }

@@ -6,8 +6,8 @@
 
 use tidewater_protocol::Table;
 
-use super::events::{Event, event};
-use crate::engine::script::Parameter;
+use super::events::{ScriptEvent, event};
+use crate::engine::script::ScriptParameter;
 
 /// What the name of a script's file stands for.
 #[derive(Clone, Copy, Debug)]
@@ -15,7 +15,7 @@ pub(super) enum NamedEvent {
     /// This event.
     Known {
         /// The event.
-        event: &'static Event,
+        event: &'static ScriptEvent,
         /// Its question marks for passwords stand for what these hash to.
         is_hashed: bool,
     },
@@ -134,7 +134,7 @@ pub(super) fn is_ignored(script: &str) -> bool {
 
 /// The order of an event's parameters that are no columns. Scripts of the connection have the same but
 /// for the table. Where the list ends with `a`, numbered parameters of the remote follow.
-fn order(event: &Event, is_hashed: bool, is_of_table: bool) -> Vec<&'static str> {
+fn order(event: &ScriptEvent, is_hashed: bool, is_of_table: bool) -> Vec<&'static str> {
     let all: &[&str] = match event.name {
         "authenticate_parameters" => &["authentication_status", "username", "a"],
         "authenticate_user" if is_hashed => &[
@@ -230,11 +230,11 @@ fn order(event: &Event, is_hashed: bool, is_of_table: bool) -> Vec<&'static str>
 /// # Errors
 /// There are not so many; what there are.
 pub(super) fn marked(
-    event: &Event,
+    event: &ScriptEvent,
     is_hashed: bool,
     table: Option<&Table>,
     count: usize,
-) -> Result<Vec<Parameter>, String> {
+) -> Result<Vec<ScriptParameter>, String> {
     let wanted = match table.filter(|_| event.form.has_rows()) {
         Some(table) => columns(event.name, table, count),
         None => {
@@ -244,8 +244,8 @@ pub(super) fn marked(
                 named.pop();
             }
             let arguments = count.saturating_sub(named.len()) * usize::from(has_arguments);
-            let named = named.into_iter().map(Parameter::System);
-            let arguments = (1..=arguments).map(|it| Parameter::Argument(it.to_string()));
+            let named = named.into_iter().map(ScriptParameter::System);
+            let arguments = (1..=arguments).map(|it| ScriptParameter::Argument(it.to_string()));
             named.chain(arguments).collect()
         }
     };
@@ -260,35 +260,35 @@ pub(super) fn marked(
 }
 
 /// Those of an event of uploaded rows.
-fn columns(event: &str, table: &Table, count: usize) -> Vec<Parameter> {
+fn columns(event: &str, table: &Table, count: usize) -> Vec<ScriptParameter> {
     let name = |column: usize| table.columns[column].name.clone();
     let all = || 0..table.columns.len();
-    let user = || Parameter::System("username");
+    let user = || ScriptParameter::System("username");
     let keys = table.key.len();
     match event {
         "upload_delete" => table
             .key
             .iter()
-            .map(|&it| Parameter::New(name(it)))
+            .map(|&it| ScriptParameter::New(name(it)))
             .collect(),
         "upload_fetch" | "upload_fetch_column_conflict" => {
             let named = (count > keys).then(user);
-            let of_key = table.key.iter().map(|&it| Parameter::New(name(it)));
+            let of_key = table.key.iter().map(|&it| ScriptParameter::New(name(it)));
             named.into_iter().chain(of_key).collect()
         }
         "upload_update" => {
             let of_key = |column: &usize| table.key.contains(column);
             let others: Vec<usize> = all().filter(|it| !of_key(it)).collect();
-            let set = others.iter().map(|&it| Parameter::New(name(it)));
-            let is_at = table.key.iter().map(|&it| Parameter::Old(name(it)));
+            let set = others.iter().map(|&it| ScriptParameter::New(name(it)));
+            let is_at = table.key.iter().map(|&it| ScriptParameter::Old(name(it)));
             match count {
                 it if it == 2 * table.columns.len() => {
-                    let new_key = table.key.iter().map(|&it| Parameter::New(name(it)));
-                    let before = all().map(|it| Parameter::Old(name(it)));
+                    let new_key = table.key.iter().map(|&it| ScriptParameter::New(name(it)));
+                    let before = all().map(|it| ScriptParameter::Old(name(it)));
                     set.chain(new_key).chain(before).collect()
                 }
                 it if it > table.columns.len() => {
-                    let before = all().map(|it| Parameter::Old(name(it)));
+                    let before = all().map(|it| ScriptParameter::Old(name(it)));
                     set.chain(before).collect()
                 }
                 _ => set.chain(is_at).collect(),
@@ -296,16 +296,16 @@ fn columns(event: &str, table: &Table, count: usize) -> Vec<Parameter> {
         }
         "upload_old_row_insert" => {
             let named = (count > table.columns.len()).then(user);
-            let before = all().map(|it| Parameter::Old(name(it)));
+            let before = all().map(|it| ScriptParameter::Old(name(it)));
             named.into_iter().chain(before).collect()
         }
         "upload_new_row_insert" => {
             let named = (count > table.columns.len()).then(user);
-            let wanted = all().map(|it| Parameter::New(name(it)));
+            let wanted = all().map(|it| ScriptParameter::New(name(it)));
             named.into_iter().chain(wanted).collect()
         }
-        "resolve_conflict" => vec![user(), Parameter::System("table")],
-        _ => all().map(|it| Parameter::New(name(it))).collect(),
+        "resolve_conflict" => vec![user(), ScriptParameter::System("table")],
+        _ => all().map(|it| ScriptParameter::New(name(it))).collect(),
     }
 }
 

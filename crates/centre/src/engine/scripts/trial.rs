@@ -4,9 +4,9 @@
 use std::collections::HashSet;
 
 use super::{CheckedScript, SetColumn};
-use crate::engine::connection::Connection;
-use crate::engine::database::Tracking;
-use crate::engine::script::{Dialect, Script, first_word};
+use crate::engine::connection::DatabaseConnection;
+use crate::engine::database::ChangeTracking;
+use crate::engine::script::{Script, SqlDialect, first_word};
 use crate::error::CentreError;
 
 type Result<T> = std::result::Result<T, CentreError>;
@@ -37,11 +37,11 @@ pub(super) struct TrialTables {
 
 impl TrialTables {
     /// Begins to read scripts, which may create temporary tables.
-    pub(super) async fn begin<T: Tracking>(
+    pub(super) async fn begin<T: ChangeTracking>(
         connection: &mut T::Connection,
         creates: bool,
     ) -> Result<TrialTables> {
-        if !creates && T::DIALECT != Dialect::Postgres {
+        if !creates && T::DIALECT != SqlDialect::Postgres {
             return Ok(TrialTables::default());
         }
         // Scripts are read in a transaction, or outside of one, where PostgreSQL has no savepoint.
@@ -74,15 +74,15 @@ impl TrialTables {
     }
 
     /// Undoes what was created.
-    pub(super) async fn end<T: Tracking>(self, connection: &mut T::Connection) -> Result<()> {
+    pub(super) async fn end<T: ChangeTracking>(self, connection: &mut T::Connection) -> Result<()> {
         match self.undo {
             "" => Ok(()),
             undo => connection.execute(WHAT, undo).await,
         }
     }
 
-    /// Has the database read a statement; see [`Tracking::check_script`].
-    pub(super) async fn check<T: Tracking>(
+    /// Has the database read a statement; see [`ChangeTracking::check_script`].
+    pub(super) async fn check<T: ChangeTracking>(
         &self,
         connection: &mut T::Connection,
         named: &str,
@@ -105,7 +105,7 @@ impl TrialTables {
 
     /// Creates the temporary table that a statement creates, if it does: `sql` is the statement with
     /// NULL for each parameter.
-    pub(super) async fn create<T: Tracking>(
+    pub(super) async fn create<T: ChangeTracking>(
         &mut self,
         connection: &mut T::Connection,
         sql: &str,
@@ -128,7 +128,7 @@ impl TrialTables {
 }
 
 /// The temporary table that a statement creates.
-pub(super) fn created_table(statement: &str, dialect: Dialect) -> Option<String> {
+pub(super) fn created_table(statement: &str, dialect: SqlDialect) -> Option<String> {
     if first_word(statement, dialect) != "CREATE" {
         return None;
     }
@@ -172,7 +172,7 @@ mod tests {
             ("CREATE TEMP VIEW x AS SELECT 1", None),
             ("INSERT INTO temp VALUES (1)", None),
         ] {
-            let found = created_table(statement, Dialect::Postgres);
+            let found = created_table(statement, SqlDialect::Postgres);
             assert_eq!(found.as_deref(), name, "{statement}");
         }
     }

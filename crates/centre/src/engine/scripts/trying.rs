@@ -6,13 +6,16 @@ use std::sync::Arc;
 
 use tidewater_protocol::{ColumnType, Datum, Table, Value};
 
-use super::{Compiled, Form, Images, Scripting, Scripts, Statement, Transaction, failed};
-use crate::engine::connection::Connection as _;
-use crate::engine::database::Tracking;
+use super::{
+    CompiledScript, ScriptEnvironment, ScriptForm, ScriptImages, ScriptStatement,
+    ScriptTransaction, Scripts, failed,
+};
+use crate::engine::connection::DatabaseConnection as _;
+use crate::engine::database::ChangeTracking;
 use crate::engine::publication::{ServedTable, compile_one};
-use crate::engine::script::{Parameter, Script};
+use crate::engine::script::{Script, ScriptParameter};
 use crate::engine::upload::row_json;
-use crate::engine::upload::rows::{RowSet, Rows, ScriptRan};
+use crate::engine::upload::upload_writer::{RowSet, ScriptOutcome, UploadWriter};
 use crate::error::CentreError;
 use crate::publication::PublicationSpec;
 use crate::trying::{ScriptTrial, ScriptsToTry, TriedScript, TriedStatement};
@@ -23,7 +26,7 @@ type Result<T> = std::result::Result<T, CentreError>;
 ///
 /// # Errors
 /// Whatever is wrong with the publication.
-pub async fn scripts_to_try<T: Tracking>(
+pub async fn scripts_to_try<T: ChangeTracking>(
     connection: &mut T::Connection,
     spec: &PublicationSpec,
     version: &str,
@@ -56,14 +59,14 @@ fn quoted(name: &str) -> String {
 }
 
 /// What reads the row of a table with a key.
-fn read_row<T: Tracking>(table: &Table, sql_name: &str) -> Statement {
+fn read_row<T: ChangeTracking>(table: &Table, sql_name: &str) -> ScriptStatement {
     let names = table.columns.iter().map(|it| quoted(&it.name));
     let names: Vec<String> = names.collect();
     let mut parameters = Vec::with_capacity(table.key.len());
     let mut types = Vec::with_capacity(table.key.len());
     let mut is_it = Vec::with_capacity(table.key.len());
     for &column in &table.key {
-        parameters.push(Parameter::New(table.columns[column].name.clone()));
+        parameters.push(ScriptParameter::New(table.columns[column].name.clone()));
         types.push(table.columns[column].column_type);
         is_it.push(format!(
             "{} = {}",
@@ -71,7 +74,7 @@ fn read_row<T: Tracking>(table: &Table, sql_name: &str) -> Statement {
             T::parameter(parameters.len())
         ));
     }
-    Statement {
+    ScriptStatement {
         script: Script {
             sql: format!(
                 "SELECT {} FROM {sql_name} WHERE {}",
@@ -92,7 +95,7 @@ fn read_row<T: Tracking>(table: &Table, sql_name: &str) -> Statement {
 type Row = BTreeMap<usize, Value>;
 
 /// Tries a script; see [`crate::Worker::try_script`].
-pub async fn try_script<R: Rows>(rows: &mut R, asked: &ScriptTrial) -> Result<TriedScript> {
+pub async fn try_script<R: UploadWriter>(rows: &mut R, asked: &ScriptTrial) -> Result<TriedScript> {
     rows.begin(0).await?;
     let tried = run(rows, asked).await;
     match &tried {
@@ -103,9 +106,10 @@ pub async fn try_script<R: Rows>(rows: &mut R, asked: &ScriptTrial) -> Result<Tr
     tried
 }
 
-async fn run<R: Rows>(rows: &mut R, asked: &ScriptTrial) -> Result<TriedScript> {
+async fn run<R: UploadWriter>(rows: &mut R, asked: &ScriptTrial) -> Result<TriedScript> {
     let to_try = &asked.scripts;
-    let scripting = Scripting::with(to_try.scripts.clone(), &asked.context, &to_try.publication);
+    let scripting =
+        ScriptEnvironment::with(to_try.scripts.clone(), &asked.context, &to_try.publication);
     let table = asked.table.map(|it| &to_try.tables[it]);
     let name = table.map_or("", |it| &*it.name);
     let Some(compiled) = scripting.script(asked.event, asked.table) else {
@@ -168,14 +172,14 @@ async fn run<R: Rows>(rows: &mut R, asked: &ScriptTrial) -> Result<TriedScript> 
 struct RowsOfTrial<'t> {
     asked: &'t ScriptTrial,
     table: Option<&'t Table>,
-    scripting: &'t Scripting<'t>,
+    scripting: &'t ScriptEnvironment<'t>,
     new: &'t Row,
     old: &'t Row,
 }
 
 impl RowsOfTrial<'_> {
     /// The values of a statement's parameters.
-    fn values(&self, statement: &Statement) -> Vec<Value> {
+    fn values(&self, statement: &ScriptStatement) -> Vec<Value> {
         let column = |row: &Row, name: &str| {
             let place = self.table.and_then(|it| it.column(name));
             let value = place.and_then(|it| row.get(&it));
@@ -184,18 +188,18 @@ impl RowsOfTrial<'_> {
         let name = self.table.map_or("", |it| &*it.name);
         let parameters = statement.script.parameters.iter();
         let values = parameters.map(|parameter| match parameter {
-            Parameter::New(name) => column(self.new, name),
-            Parameter::Old(name) => column(self.old, name),
+            ScriptParameter::New(name) => column(self.new, name),
+            ScriptParameter::Old(name) => column(self.old, name),
             other => self.scripting.value(other, name),
         });
         values.collect()
     }
 
     /// Runs a script; gives what its statements did, or why the database refuses it.
-    async fn run<R: Rows>(
+    async fn run<R: UploadWriter>(
         &self,
         rows: &mut R,
-        compiled: &Compiled,
+        compiled: &CompiledScript,
     ) -> Result<std::result::Result<Vec<TriedStatement>, String>> {
         let statements = &compiled.statements;
         let mut tried = Vec::with_capacity(statements.len());
@@ -215,7 +219,7 @@ impl RowsOfTrial<'_> {
             let ran = rows
                 .run_set(&publication.tables[place], statements, &set)
                 .await;
-            if let ScriptRan::Refused(refusal) = ran.map_err(|error| compiled.names(error))? {
+            if let ScriptOutcome::Refused(refusal) = ran.map_err(|error| compiled.names(error))? {
                 return Ok(Err(refusal.reason));
             }
             tried.extend(statements.iter().map(|it| TriedStatement {
@@ -237,15 +241,18 @@ impl RowsOfTrial<'_> {
 }
 
 /// Runs one statement; gives why the database refuses it.
-async fn one<R: Rows>(
+async fn one<R: UploadWriter>(
     rows: &mut R,
-    (compiled, statement): (&Compiled, &Statement),
+    (compiled, statement): (&CompiledScript, &ScriptStatement),
     table: Option<&Table>,
     values: &[Value],
-    scripting: &Scripting<'_>,
+    scripting: &ScriptEnvironment<'_>,
 ) -> Result<std::result::Result<TriedStatement, String>> {
-    let is_query = matches!(compiled.event.form, Form::Rows | Form::Keys | Form::Fetch);
-    let counted = Statement {
+    let is_query = matches!(
+        compiled.event.form,
+        ScriptForm::Rows | ScriptForm::Keys | ScriptForm::Fetch
+    );
+    let counted = ScriptStatement {
         counts: !is_query,
         ..statement.clone()
     };
@@ -253,8 +260,8 @@ async fn one<R: Rows>(
     let ran = rows.run_script(std::slice::from_ref(&counted), &bound);
     let ran = ran.await.map_err(|error| compiled.names(error))?;
     let (changed, row) = match ran.into_iter().next().unwrap_or_default() {
-        ScriptRan::Refused(refusal) => return Ok(Err(refusal.reason)),
-        ScriptRan::Done { changed, row } => (changed, row),
+        ScriptOutcome::Refused(refusal) => return Ok(Err(refusal.reason)),
+        ScriptOutcome::Done { changed, row } => (changed, row),
     };
     let mut done = TriedStatement {
         sql: statement.script.sql.clone(),
@@ -262,7 +269,7 @@ async fn one<R: Rows>(
         ..TriedStatement::default()
     };
     if is_query {
-        let count = Statement {
+        let count = ScriptStatement {
             script: Script {
                 // The line may end with a comment.
                 sql: format!(
@@ -276,13 +283,13 @@ async fn one<R: Rows>(
         };
         let ran = rows.run_script(std::slice::from_ref(&count), &bound);
         let ran = ran.await.map_err(|error| compiled.names(error))?;
-        if let Some(ScriptRan::Done { row: Some(row), .. }) = ran.into_iter().next()
+        if let Some(ScriptOutcome::Done { row: Some(row), .. }) = ran.into_iter().next()
             && let Some(Value::Integer(count)) = row.first()
         {
             done.rows = u64::try_from(*count).ok();
         }
         let columns = table.map(|it| match compiled.event.form {
-            Form::Keys => it.key_columns().collect::<Vec<_>>(),
+            ScriptForm::Keys => it.key_columns().collect::<Vec<_>>(),
             _ => it.columns.iter().collect(),
         });
         if let (Some(row), Some(columns)) = (&row, columns) {
@@ -313,7 +320,7 @@ fn shown(value: &Value) -> String {
 }
 
 /// The row as it is to be, and as it was.
-fn images(table: &Table, compiled: &Compiled, asked: &ScriptTrial) -> Result<(Row, Row)> {
+fn images(table: &Table, compiled: &CompiledScript, asked: &ScriptTrial) -> Result<(Row, Row)> {
     let wrong = |message: String| CentreError::Configuration {
         message,
         hint: format!(
@@ -359,26 +366,30 @@ fn images(table: &Table, compiled: &Compiled, asked: &ScriptTrial) -> Result<(Ro
 }
 
 /// Runs what stands before a script in a sync; gives where it stands.
-async fn before<R: Rows>(
+async fn before<R: UploadWriter>(
     rows: &mut R,
-    scripting: &Scripting<'_>,
-    compiled: &Compiled,
+    scripting: &ScriptEnvironment<'_>,
+    compiled: &CompiledScript,
     asked: &ScriptTrial,
 ) -> Result<Vec<String>> {
     let event = compiled.event;
     let tables = || (0..asked.scripts.tables.len()).map(Some);
     let mut all: Vec<(&str, Option<usize>)> = Vec::new();
-    if event.is_of_a_sync() || event.transaction == Transaction::Acknowledged {
+    if event.is_of_a_sync() || event.transaction == ScriptTransaction::Acknowledged {
         all.push(("begin_connection", None));
         all.push(("begin_synchronization", None));
         all.extend(tables().map(|it| ("begin_synchronization", it)));
         all.push(("begin_publication", None));
     }
     let of_table: &[&str] = match (event.transaction, event.form) {
-        (Transaction::Upload, Form::Row(Images::Old)) => &["begin_upload", "begin_upload_deletes"],
-        (Transaction::Upload, Form::Row(_) | Form::Fetch) => &["begin_upload", "begin_upload_rows"],
-        (Transaction::Upload, _) => &["begin_upload"],
-        (Transaction::Download | Transaction::AfterDownload, _) => &["begin_download"],
+        (ScriptTransaction::Upload, ScriptForm::Row(ScriptImages::Old)) => {
+            &["begin_upload", "begin_upload_deletes"]
+        }
+        (ScriptTransaction::Upload, ScriptForm::Row(_) | ScriptForm::Fetch) => {
+            &["begin_upload", "begin_upload_rows"]
+        }
+        (ScriptTransaction::Upload, _) => &["begin_upload"],
+        (ScriptTransaction::Download | ScriptTransaction::AfterDownload, _) => &["begin_download"],
         _ => &[],
     };
     for event in of_table {
@@ -404,10 +415,10 @@ async fn before<R: Rows>(
 }
 
 /// The row of a table as it is: by its key as it was, or as it is to be.
-async fn read<R: Rows>(
+async fn read<R: UploadWriter>(
     rows: &mut R,
     table: &Table,
-    reads: &Statement,
+    reads: &ScriptStatement,
     old: &Row,
     new: &Row,
 ) -> Result<Option<String>> {
@@ -418,7 +429,7 @@ async fn read<R: Rows>(
             .map(|it| row.get(it).cloned().unwrap_or(Value::Null));
         let key = [vec![key.collect()]];
         let ran = rows.run_script(std::slice::from_ref(reads), &key);
-        if let Some(ScriptRan::Done { row: Some(row), .. }) = ran.await?.into_iter().next() {
+        if let Some(ScriptOutcome::Done { row: Some(row), .. }) = ran.await?.into_iter().next() {
             let names = table.columns.iter().map(|it| &*it.name);
             let values = row.iter().zip(&table.columns);
             let values = values.map(|(value, of)| of.column_type.datum(value.as_ref()).0);
@@ -431,7 +442,7 @@ async fn read<R: Rows>(
 
 /// The statement that a script at an event of a table can begin from: it does what is done without a
 /// script; as SQL with named parameters.
-pub fn print_script(table: &Table, sql_name: &str, form: Form, event: &str) -> String {
+pub fn print_script(table: &Table, sql_name: &str, form: ScriptForm, event: &str) -> String {
     let name = |column: usize| quoted(&table.columns[column].name);
     let parameter =
         |image: &str, column: usize| format!("{{{image}.{}}}", table.columns[column].name);
@@ -463,13 +474,15 @@ pub fn print_script(table: &Table, sql_name: &str, form: Form, event: &str) -> S
             )
         }
         (_, "upload_delete") => format!("DELETE FROM {sql_name}\nWHERE {};\n", is_row("o")),
-        (Form::Fetch, _) => format!("SELECT {names}\nFROM {sql_name}\nWHERE {};\n", is_row("o")),
-        (Form::Rows, _) => format!(
+        (ScriptForm::Fetch, _) => {
+            format!("SELECT {names}\nFROM {sql_name}\nWHERE {};\n", is_row("o"))
+        }
+        (ScriptForm::Rows, _) => format!(
             "-- Say here who gets which rows: by {{s.username}}, and by the time of their last change,\n\
              -- such as WHERE last_modified >= {{s.last_download}}\n\
              SELECT {names}\nFROM {sql_name};\n"
         ),
-        (Form::Keys, _) => {
+        (ScriptForm::Keys, _) => {
             let keys: Vec<String> = table.key.iter().map(|&it| name(it)).collect();
             format!(
                 "-- Say here which rows the remote is to lose, such as WHERE last_modified >= {{s.last_download}}\n\

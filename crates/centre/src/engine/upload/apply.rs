@@ -5,7 +5,7 @@
 //! same upload may move these elsewhere, so they are tried again. Then, parents before children, rows that get another key,
 //! inserts and updates. What failed so far is the affair of [`super::retry`].
 //! If a constraint is violated at the end, or if rows were taken that should not have been
-//! ([`super::decided`]), all is undone and done again: with constraints checked at once, or without
+//! ([`super::dependent_refusals`]), all is undone and done again: with constraints checked at once, or without
 //! these rows.
 
 use std::collections::HashMap;
@@ -13,37 +13,42 @@ use std::sync::Arc;
 
 use tidewater_protocol::{Code, Datum, Op};
 
-use super::given::find_given;
-use super::incoming::{FEW_INSERTS, Incoming, RowRef};
-use super::made;
+use super::authorization::BeforeHandingOver;
+use super::batching;
+use super::computed_values;
+use super::echo_filter;
+use super::given_rows::find_given;
+use super::incoming_rows::{FEW_INSERTS, IncomingTable, RowRef};
 use super::outcomes::Outcomes;
-use super::own;
 use super::row_writers;
-use super::rows::{Admitted, Failed, OnDelete, Refusal, Rows, TargetTable, try_again};
-use super::scoped::BeforeHandingOver;
-use super::settled;
-use super::shared;
-use super::{Admission, DOWNLOAD_ONLY, Records, Serials, last, note_given_back, store};
-use crate::engine::connection::Connection as _;
+use super::settled_refusals;
+use super::upload_writer::{
+    ClaimedSequence, FailedRow, OnDelete, RefusalReason, TargetTable, UploadWriter, try_again,
+};
+use super::{Admission, DOWNLOAD_ONLY, Serials, UploadRecords, last, note_given_back, store};
+use crate::engine::connection::DatabaseConnection as _;
 use crate::engine::publication::Publication;
-use crate::engine::scope::Differences;
-use crate::engine::scripts::Scripting;
-use crate::engine::upload::columns::{Announced, ColumnMap, Unpublished};
-use crate::engine::upload::decided::Decided;
-use crate::engine::upload::families::Families;
+use crate::engine::scope::ScopeDifferences;
+use crate::engine::scripts::ScriptEnvironment;
+use crate::engine::upload::column_map::{AnnouncedColumns, ColumnMap, UnpublishedRows};
+use crate::engine::upload::dependent_refusals::DependentRefusals;
+use crate::engine::upload::handler_decisions::{HandlerDecisions, JudgedUpload};
+use crate::engine::upload::key_cascades::KeyCascades;
 use crate::engine::upload::sent_before::SentBefore;
-use crate::engine::upload::verdicts::{Fates, Judged};
 use crate::engine::watermark::held;
 use crate::error::CentreError;
 use crate::publication::OnReject;
 use crate::scope::Scope;
 use crate::upload::{OwnUpload, SyncUpload, UploadOutcome, UploadResult, UploadTable};
-use crate::verdict::Contended;
+use crate::verdict::ContendedChange;
 
 type Result<T> = std::result::Result<T, CentreError>;
 
 /// Applies a list of uploads; see [`crate::Worker::apply`].
-pub async fn apply(rows: &mut impl Rows, uploads: &[SyncUpload]) -> Result<Vec<UploadOutcome>> {
+pub async fn apply(
+    rows: &mut impl UploadWriter,
+    uploads: &[SyncUpload],
+) -> Result<Vec<UploadOutcome>> {
     for upload in uploads {
         upload.context.scripts.begin_upload(&upload.publication);
     }
@@ -59,11 +64,14 @@ pub async fn apply(rows: &mut impl Rows, uploads: &[SyncUpload]) -> Result<Vec<U
     }
 }
 
-async fn try_apply(rows: &mut impl Rows, uploads: &[SyncUpload]) -> Result<Vec<UploadOutcome>> {
+async fn try_apply(
+    rows: &mut impl UploadWriter,
+    uploads: &[SyncUpload],
+) -> Result<Vec<UploadOutcome>> {
     if uploads.is_empty() {
         return Ok(Vec::new());
     }
-    let mut outcomes = shared::apply(rows, uploads).await?;
+    let mut outcomes = batching::apply(rows, uploads).await?;
     for (number, upload) in uploads.iter().enumerate() {
         if outcomes.contains_key(&number) {
             continue;
@@ -84,10 +92,10 @@ async fn try_apply(rows: &mut impl Rows, uploads: &[SyncUpload]) -> Result<Vec<U
 }
 
 /// Undoes what has failed alone.
-pub(super) async fn undo(rows: &mut impl Rows, error: &CentreError) -> Result<()> {
+pub(super) async fn undo(rows: &mut impl UploadWriter, error: &CentreError) -> Result<()> {
     rows.undo().await?;
     if let CentreError::Locked { .. } = error {
-        rows.hurry();
+        rows.shorten_lock_timeout();
     }
     Ok(())
 }
@@ -98,29 +106,35 @@ pub(super) fn fails_alone(error: &CentreError) -> bool {
 }
 
 /// Applies one upload of a list; `is_alone` if it is the only one.
-async fn one<R: Rows>(rows: &mut R, upload: &SyncUpload, is_alone: bool) -> Result<UploadOutcome> {
+async fn one<R: UploadWriter>(
+    rows: &mut R,
+    upload: &SyncUpload,
+    is_alone: bool,
+) -> Result<UploadOutcome> {
     let publication = rows.publication(&upload.publication)?;
-    let (mut announced, mut judged) = (Vec::new(), Judged::default());
+    let (mut announced, mut judged) = (Vec::new(), JudgedUpload::default());
     for (place, table) in upload.tables.iter().enumerate() {
         let columns = ColumnMap::find(&publication.schema, &table.begin)?;
         let columns = judgeable(&publication, columns);
-        if let Announced::Published(index, map) = &columns {
+        if let AnnouncedColumns::Published(index, map) = &columns {
             judged.add(&publication, upload, place, (*index, map))?;
         }
         announced.push(columns);
     }
-    let (changed, fates) = judged.into_fates();
+    let (changed, decisions) = judged.into_decisions();
     let (mut tables, mut unpublished) = (Vec::new(), Vec::new());
     for (place, (table, announced)) in upload.tables.iter().zip(announced).enumerate() {
         match announced {
-            Announced::Published(index, map) => {
+            AnnouncedColumns::Published(index, map) => {
                 let (table, place) = (changed.get(&place).unwrap_or(table), tables.len());
-                tables.push(Incoming::new(&publication, table, place, index, map)?);
+                tables.push(IncomingTable::new(&publication, table, place, index, map));
             }
-            Announced::Unpublished(refused) => unpublished.push((table, refused)),
+            AnnouncedColumns::Unpublished(refused) => unpublished.push((table, refused)),
         }
     }
-    let admitted = rows.admit(&publication, &[upload], &tables).await?;
+    let admitted = rows
+        .claim_sequence(&publication, &[upload], &tables)
+        .await?;
     let Some(admitted) = admitted.into_iter().flatten().next() else {
         rows.undo().await?;
         return last(rows.connection(), upload).await;
@@ -129,32 +143,33 @@ async fn one<R: Rows>(rows: &mut R, upload: &SyncUpload, is_alone: bool) -> Resu
         tables.clear();
         unpublished.clear();
     }
-    let uploaded: Vec<_> = tables.iter().map(Incoming::uploaded).collect();
-    let families = Families::of(&publication.schema, &uploaded)?;
-    let Admitted { serials, scope } = admitted;
+    let uploaded: Vec<_> = tables.iter().map(IncomingTable::uploaded).collect();
+    let key_cascades = KeyCascades::from_upload(&publication.schema, &uploaded)?;
+    let ClaimedSequence { serials, scope } = admitted;
     let mut admission = admission(rows, &publication, upload, &serials, scope).await?;
     let sent_before = match tables.is_empty() {
         true => SentBefore::default(),
         false => SentBefore::find(rows, upload, &publication).await?,
     };
-    let scripting = Scripting::of(&publication.scripts, &upload.context, &upload.publication)?
-        .map(|it| it.since(upload.checkpoint.as_ref()));
+    let scripting =
+        ScriptEnvironment::for_sync(&publication.scripts, &upload.context, &upload.publication)?
+            .map(|it| it.since(upload.checkpoint.as_ref()));
     admission.given = find_given(rows, &publication, &tables, scripting.as_ref()).await?;
-    let mut run = Run {
+    let mut run = UploadRun {
         rows,
         publication: &publication,
         upload,
-        purpose: Purpose::Sync,
+        purpose: WritePurpose::Sync,
         serials: &serials,
         admission: &admission,
         tables: &tables,
         unpublished: &unpublished,
-        families: &families,
-        fates,
+        key_cascades: &key_cascades,
+        decisions,
         handed_over: Vec::new(),
         leaves_to_download: false,
         sent_before: &sent_before,
-        records: Records::default(),
+        records: UploadRecords::default(),
         scripting,
     };
     run.handed_over = run.find_handed_over()?;
@@ -170,17 +185,20 @@ async fn one<R: Rows>(rows: &mut R, upload: &SyncUpload, is_alone: bool) -> Resu
 }
 
 /// Rows of an older schema without what tells who may write them cannot be judged.
-pub(super) fn judgeable<T>(publication: &Publication<T>, announced: Announced) -> Announced {
-    let Announced::Published(index, map) = announced else {
+pub(super) fn judgeable<T>(
+    publication: &Publication<T>,
+    announced: AnnouncedColumns,
+) -> AnnouncedColumns {
+    let AnnouncedColumns::Published(index, map) = announced else {
         return announced;
     };
     let rule = publication.writes[index].rule.as_ref();
     let mut columns = rule.iter().flat_map(|rule| &rule.columns);
     match columns.find(|&&column| map.sources[column].is_none()) {
-        None => Announced::Published(index, map),
+        None => AnnouncedColumns::Published(index, map),
         Some(&column) => {
             let name = &publication.schema.tables[index].columns[column].name;
-            Announced::Unpublished(Unpublished {
+            AnnouncedColumns::Unpublished(UnpublishedRows {
                 index: Some(index),
                 shape: map.shape,
                 reason: format!(
@@ -192,7 +210,7 @@ pub(super) fn judgeable<T>(publication: &Publication<T>, announced: Announced) -
 }
 
 /// What the remote may write by a scope.
-pub(super) async fn admission<R: Rows>(
+pub(super) async fn admission<R: UploadWriter>(
     rows: &mut R,
     publication: &Publication<R::Table>,
     upload: &SyncUpload,
@@ -201,7 +219,7 @@ pub(super) async fn admission<R: Rows>(
 ) -> Result<Admission> {
     let checkpoint = upload.checkpoint.as_ref();
     let held = held(&publication.rules, checkpoint);
-    let mut differences = Differences::of(scope.rules.iter().zip(held));
+    let mut differences = ScopeDifferences::new(scope.rules.iter().zip(held));
     loop {
         let asked = differences.ask();
         if asked.is_empty() {
@@ -218,7 +236,7 @@ pub(super) async fn admission<R: Rows>(
 
 /// Who has rows written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Purpose {
+pub(super) enum WritePurpose {
     /// A remote, in a sync.
     Sync,
     /// An operator.
@@ -228,29 +246,29 @@ pub(super) enum Purpose {
     },
 }
 
-impl Purpose {
+impl WritePurpose {
     /// Whether what is written counts, whatever the centre has.
     pub(super) fn insists(self) -> bool {
-        self == Purpose::Operator { force: true }
+        self == WritePurpose::Operator { force: true }
     }
 }
 
 /// One upload on its way into the centre.
-pub(super) struct Run<'r, R: Rows> {
+pub(super) struct UploadRun<'r, R: UploadWriter> {
     pub(super) rows: &'r mut R,
     pub(super) publication: &'r Publication<R::Table>,
     pub(super) upload: &'r SyncUpload,
-    pub(super) purpose: Purpose,
+    pub(super) purpose: WritePurpose,
     pub(super) serials: &'r Serials,
     /// By which rows are judged as they were before.
     pub(super) admission: &'r Admission,
-    pub(super) tables: &'r [Incoming<'r, R::Table>],
+    pub(super) tables: &'r [IncomingTable<'r, R::Table>],
     /// Rows that mean nothing to the publication any more, and why.
-    pub(super) unpublished: &'r [(&'r UploadTable, Unpublished)],
+    pub(super) unpublished: &'r [(&'r UploadTable, UnpublishedRows)],
     /// What the upload itself does to rows.
-    pub(super) families: &'r Families,
+    pub(super) key_cascades: &'r KeyCascades,
     /// What handlers have decided of them.
-    pub(super) fates: Arc<Fates>,
+    pub(super) decisions: Arc<HandlerDecisions>,
     /// By the place of their table: updates that may make rows somebody else's, in order.
     pub(super) handed_over: Vec<Vec<RowRef>>,
     /// Rows that took effect are otherwise in the centre, and the result does not say so.
@@ -258,19 +276,19 @@ pub(super) struct Run<'r, R: Rows> {
     /// What the centre may have of it already.
     pub(super) sent_before: &'r SentBefore,
     /// What an operator's write leaves for people.
-    pub(super) records: Records,
+    pub(super) records: UploadRecords,
     /// The scripts that the remote has chosen.
-    pub(super) scripting: Option<Scripting<'r>>,
+    pub(super) scripting: Option<ScriptEnvironment<'r>>,
 }
 
 /// What has been done of an upload so far.
-pub(super) struct Progress<'p> {
+pub(super) struct UploadProgress<'p> {
     pub(super) outcomes: Outcomes<'p>,
-    pub(super) refusals: Vec<Refusals>,
+    pub(super) refusals: Vec<TableRefusals>,
     /// Whether rows were written that may be out of scope.
     pub(super) is_outside: bool,
     /// Rows of which handlers have to decide.
-    pub(super) contended: Vec<Contended>,
+    pub(super) contended: Vec<ContendedChange>,
     /// Rows of the step at hand that somebody has changed while they were resolved.
     pub(super) overtaken: Vec<RowRef>,
     /// What is known from before rows were handed over.
@@ -278,41 +296,41 @@ pub(super) struct Progress<'p> {
 }
 
 /// Rows of one operation that the database refused, by table.
-pub(super) struct Refusals {
+pub(super) struct TableRefusals {
     /// The place of the table.
     pub(super) table: usize,
     pub(super) op: Op,
-    pub(super) failed: Vec<Failed>,
+    pub(super) failed: Vec<FailedRow>,
 }
 
 /// Updates that are tried again, and what they failed for. If one does not find its row as it was
 /// any more, that is what the rest of the upload did to it: nobody else has won.
-pub(super) type Earlier = HashMap<RowRef, Refusal>;
+pub(super) type Earlier = HashMap<RowRef, RefusalReason>;
 
 /// How the rows are applied, if not for the first time.
 #[derive(Default)]
-struct Round {
+struct ApplyRound {
     /// With all constraints checked at once.
     immediate: bool,
     /// What is decided of some of them.
-    decided: Decided,
+    decided: DependentRefusals,
 }
 
 /// What applying all rows came to.
-enum Filled {
+enum ApplyOutcome {
     /// They are in, and the result is kept.
     All(UploadResult),
     /// Handlers have to decide of some.
-    Contended(Vec<Contended>),
+    Contended(Vec<ContendedChange>),
     /// They have to be undone: a constraint is violated.
     Violated,
     /// The same: rows were taken that should not have been; these.
-    Decided(Decided),
+    Decided(DependentRefusals),
 }
 
 /// What is done with rows of a table.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Step {
+pub(super) enum ApplyStep {
     /// Runs what stands at an event of the table.
     Event(&'static str),
     Delete,
@@ -322,28 +340,29 @@ pub(super) enum Step {
     HandOver,
 }
 
-impl Progress<'_> {
+impl UploadProgress<'_> {
     /// How many rows the database has refused so far.
     pub(super) fn failed(&self) -> usize {
         self.refusals.iter().map(|it| it.failed.len()).sum()
     }
 }
 
-impl<'r, R: Rows> Run<'r, R> {
+impl<'r, R: UploadWriter> UploadRun<'r, R> {
     /// Applies all rows, and keeps the result.
     pub(super) async fn all(
         &mut self,
-    ) -> Result<std::result::Result<UploadResult, Vec<Contended>>> {
-        let mut round = Round::default();
+    ) -> Result<std::result::Result<UploadResult, Vec<ContendedChange>>> {
+        let mut round = ApplyRound::default();
         round.decided.foreign(self.foreign().await?);
-        round.decided.judged(self.fates.clone());
-        let ties = &self.families.ties;
-        let uploaded: Vec<_> = self.tables.iter().map(Incoming::uploaded).collect();
+        round.decided.judged(self.decisions.clone());
+        let foreign_keys = &self.key_cascades.foreign_keys;
+        let uploaded: Vec<_> = self.tables.iter().map(IncomingTable::uploaded).collect();
         let schema = &self.publication.schema;
-        if uploaded
-            .iter()
-            .any(|it| ties.iter().any(|tie| tie.child == it.index))
-        {
+        if uploaded.iter().any(|it| {
+            foreign_keys
+                .iter()
+                .any(|foreign_key| foreign_key.child == it.index)
+        }) {
             let connection = self.rows.connection();
             let upload = self.upload;
             let of = (
@@ -351,34 +370,35 @@ impl<'r, R: Rows> Run<'r, R> {
                 &*upload.publication,
                 &*upload.given_up,
             );
-            let refused = settled::refused_parents(connection, of, schema, ties, &uploaded);
+            let refused =
+                settled_refusals::refused_parents(connection, of, schema, foreign_keys, &uploaded);
             let refused = refused.await?;
             round
                 .decided
-                .refuse_children(schema, ties, &uploaded, refused)?;
+                .refuse_children(schema, foreign_keys, &uploaded, refused)?;
         }
         loop {
             self.rows.begin_rows(round.immediate).await?;
             match self.fill(&round).await? {
-                Filled::All(result) => return Ok(Ok(result)),
-                Filled::Contended(rows) => return Ok(Err(rows)),
+                ApplyOutcome::All(result) => return Ok(Ok(result)),
+                ApplyOutcome::Contended(rows) => return Ok(Err(rows)),
                 // Some row violates a constraint. With all of them checked at once, it is found
                 // where it is applied.
-                Filled::Violated if round.immediate => {
+                ApplyOutcome::Violated if round.immediate => {
                     return Err(CentreError::Internal {
                         message: "immediate constraints were violated when all rows were in".into(),
                     });
                 }
-                Filled::Violated => round.immediate = true,
-                Filled::Decided(decided) => round.decided = decided,
+                ApplyOutcome::Violated => round.immediate = true,
+                ApplyOutcome::Decided(decided) => round.decided = decided,
             }
             self.rows.undo_rows().await?;
         }
     }
 
-    async fn fill(&mut self, round: &Round) -> Result<Filled> {
+    async fn fill(&mut self, round: &ApplyRound) -> Result<ApplyOutcome> {
         let (schema, shapes) = (&*self.publication.schema, &*self.publication.shapes);
-        let mut progress = Progress {
+        let mut progress = UploadProgress {
             outcomes: Outcomes::new(schema, shapes, &round.decided),
             refusals: Vec::new(),
             is_outside: false,
@@ -401,8 +421,8 @@ impl<'r, R: Rows> Run<'r, R> {
         }
         self.before_rows().await?;
         for steps in self.order() {
-            let is_handing_over = |&(place, step): &(usize, Step)| {
-                step == Step::HandOver && !self.handed_over[place].is_empty()
+            let is_handing_over = |&(place, step): &(usize, ApplyStep)| {
+                step == ApplyStep::HandOver && !self.handed_over[place].is_empty()
             };
             if steps.iter().any(is_handing_over) {
                 let before = self.before_handing_over(&progress).await?;
@@ -412,32 +432,32 @@ impl<'r, R: Rows> Run<'r, R> {
                 self.step(place, step, &mut progress).await?;
             }
             if !steps.is_empty() && !self.retry(&mut progress).await? {
-                return Ok(Filled::Violated);
+                return Ok(ApplyOutcome::Violated);
             }
         }
         if !progress.contended.is_empty() {
-            return Ok(Filled::Contended(progress.contended));
+            return Ok(ApplyOutcome::Contended(progress.contended));
         }
         for refusals in std::mem::take(&mut progress.refusals) {
             self.give_up(refusals, &mut progress).await?;
         }
         self.after_rows(&progress).await?;
         if self.rows.is_violated(round.immediate).await? {
-            return Ok(Filled::Violated);
+            return Ok(ApplyOutcome::Violated);
         }
-        let uploaded: Vec<_> = self.tables.iter().map(Incoming::uploaded).collect();
+        let uploaded: Vec<_> = self.tables.iter().map(IncomingTable::uploaded).collect();
         let mut decided = round.decided.clone();
         let builder = progress.outcomes.builder();
-        if decided.find(schema, &self.families.ties, &uploaded, builder)? {
-            return Ok(Filled::Decided(decided));
+        if decided.find(schema, &self.key_cascades.foreign_keys, &uploaded, builder)? {
+            return Ok(ApplyOutcome::Decided(decided));
         }
         let (later, outside) = self.outside(&progress).await?;
         if !outside.is_empty() {
             decided.refuse_outside(outside);
-            return Ok(Filled::Decided(decided));
+            return Ok(ApplyOutcome::Decided(decided));
         }
         let admission = later.as_ref().unwrap_or(self.admission);
-        made::note(
+        computed_values::note(
             self.rows,
             self.publication,
             self.tables,
@@ -458,13 +478,13 @@ impl<'r, R: Rows> Run<'r, R> {
         self.leaves_to_download = progress.outcomes.leaves_to_download();
         let refused = progress.outcomes.builder().refused_count();
         let (result, records) = progress.outcomes.finish();
-        if self.purpose != Purpose::Sync {
+        if self.purpose != WritePurpose::Sync {
             self.records = records;
-            return Ok(Filled::All(result));
+            return Ok(ApplyOutcome::All(result));
         }
         if refused > 0 && self.publication.on_reject == OnReject::Abort {
             decided.abort(&records.refused);
-            return Ok(Filled::Decided(decided));
+            return Ok(ApplyOutcome::Decided(decided));
         }
         self.finish(result, records, later).await
     }
@@ -474,14 +494,15 @@ impl<'r, R: Rows> Run<'r, R> {
     async fn finish(
         &mut self,
         mut result: UploadResult,
-        mut records: Records,
+        mut records: UploadRecords,
         later: Option<Admission>,
-    ) -> Result<Filled> {
+    ) -> Result<ApplyOutcome> {
         let (schema, admission) = (&self.publication.schema, later.as_ref());
         let admission = admission.unwrap_or(self.admission);
         let connection = self.rows.connection();
-        let open = settled::settle(connection, self.upload, schema, self.tables, &records).await?;
-        settled::name_parents(schema, &open, &mut records);
+        let open = settled_refusals::settle(connection, self.upload, schema, self.tables, &records)
+            .await?;
+        settled_refusals::name_parents(schema, &open, &mut records);
         // As people put them in order.
         records.refused.sort_by_key(|it| it.parent.is_some());
         records.store(self.rows.connection(), self.upload).await?;
@@ -489,15 +510,19 @@ impl<'r, R: Rows> Run<'r, R> {
             self.rows.note_given_back()?;
         }
         let completed = admission.complete(self.upload, &mut result);
-        self.rows.keep(store(vec![completed])).await?;
-        Ok(Filled::All(result))
+        self.rows.store_result(store(vec![completed])).await?;
+        Ok(ApplyOutcome::All(result))
     }
 
     /// What rows failed for at last is why they are refused; deletes that would have taken others
     /// along lose.
-    async fn give_up(&mut self, refusals: Refusals, progress: &mut Progress<'_>) -> Result<()> {
+    async fn give_up(
+        &mut self,
+        refusals: TableRefusals,
+        progress: &mut UploadProgress<'_>,
+    ) -> Result<()> {
         let table = &self.tables[refusals.table];
-        let (with_children, mut others): (Vec<Failed>, Vec<Failed>) =
+        let (with_children, mut others): (Vec<FailedRow>, Vec<FailedRow>) =
             refusals.failed.into_iter().partition(|it| it.has_children);
         let with_children: Vec<RowRef> = with_children.iter().map(|it| it.at).collect();
         self.lose(table, refusals.op, &with_children, progress)
@@ -508,19 +533,24 @@ impl<'r, R: Rows> Run<'r, R> {
     }
 
     /// Applies the rows of one step.
-    async fn step(&mut self, place: usize, step: Step, progress: &mut Progress<'_>) -> Result<()> {
+    async fn step(
+        &mut self,
+        place: usize,
+        step: ApplyStep,
+        progress: &mut UploadProgress<'_>,
+    ) -> Result<()> {
         let table = &self.tables[place];
         let (op, refs) = match step {
-            Step::Event(event) => return self.at_event(event, Some(table.index)).await,
-            Step::Delete => (Op::Delete, table.deletes.clone()),
-            Step::Move => (Op::Update, table.moves.clone()),
-            Step::Update => (Op::Update, self.staying(table)),
-            Step::HandOver => (Op::Update, self.handed_over[place].clone()),
-            Step::Insert if self.load(table, progress).await? => {
+            ApplyStep::Event(event) => return self.at_event(event, Some(table.index)).await,
+            ApplyStep::Delete => (Op::Delete, table.deletes.clone()),
+            ApplyStep::Move => (Op::Update, table.moves.clone()),
+            ApplyStep::Update => (Op::Update, self.staying(table)),
+            ApplyStep::HandOver => (Op::Update, self.handed_over[place].clone()),
+            ApplyStep::Insert if self.insert_in_bulk(table, progress).await? => {
                 self.count_warnings(table.index);
                 return Ok(());
             }
-            Step::Insert => (Op::Insert, table.find_inserts()?),
+            ApplyStep::Insert => (Op::Insert, table.find_inserts()),
         };
         if refs.is_empty() {
             return Ok(());
@@ -533,7 +563,7 @@ impl<'r, R: Rows> Run<'r, R> {
         let failed = self.write(table, op, &refs, &earlier, progress).await?;
         self.count_warnings(table.index);
         if !failed.is_empty() {
-            progress.refusals.push(Refusals {
+            progress.refusals.push(TableRefusals {
                 table: place,
                 op,
                 failed,
@@ -543,10 +573,10 @@ impl<'r, R: Rows> Run<'r, R> {
     }
 
     /// Many inserts go in bulk, if they can; whether they are in.
-    async fn load(
+    async fn insert_in_bulk(
         &mut self,
-        table: &Incoming<'_, R::Table>,
-        progress: &mut Progress<'_>,
+        table: &IncomingTable<'_, R::Table>,
+        progress: &mut UploadProgress<'_>,
     ) -> Result<bool> {
         let is_possible =
             table.inserts > FEW_INSERTS && table.is_open && !progress.outcomes.concerns(table);
@@ -555,7 +585,7 @@ impl<'r, R: Rows> Run<'r, R> {
             let mut membership = self.membership(table);
             let mut may_write =
                 |_, values: &[Datum<'_>]| membership.barrier_to_new(values).is_none();
-            self.rows.load(table, &mut may_write).await?
+            self.rows.insert_in_bulk(table, &mut may_write).await?
         };
         if is_in {
             progress.outcomes.applied(Op::Insert, table.inserts);
@@ -574,7 +604,7 @@ impl<'r, R: Rows> Run<'r, R> {
             true => HashMap::new(),
             false => {
                 let shapes = &self.publication.shapes;
-                let own = own::rows(shapes, self.tables, |_, _| 0, &[result])?;
+                let own = echo_filter::rows(shapes, self.tables, |_, _| 0, &[result])?;
                 own.into_iter().next().unwrap_or_default()
             }
         };
@@ -587,12 +617,12 @@ impl<'r, R: Rows> Run<'r, R> {
 }
 
 /// The places of tables, and what is done with rows of them.
-pub(super) type Steps = Vec<(usize, Step)>;
+pub(super) type Steps = Vec<(usize, ApplyStep)>;
 
 /// What is done where rows go before deletes, with the events of scripts around each: rows of all
 /// tables, parents first; rows that are handed over; and deletes, of the last table first.
 pub(super) fn rows_first<T>(
-    tables: &[Incoming<'_, T>],
+    tables: &[IncomingTable<'_, T>],
     is_handed_over: impl Fn(usize) -> bool,
 ) -> [Steps; 3] {
     let mut parents_first: Vec<usize> = (0..tables.len()).collect();
@@ -600,15 +630,15 @@ pub(super) fn rows_first<T>(
     let (mut first, mut handing_over, mut last) = (Steps::new(), Steps::new(), Steps::new());
     for &place in &parents_first {
         let steps = [
-            Step::Event("begin_upload_rows"),
-            Step::Move,
-            Step::Insert,
-            Step::Update,
+            ApplyStep::Event("begin_upload_rows"),
+            ApplyStep::Move,
+            ApplyStep::Insert,
+            ApplyStep::Update,
         ];
         first.extend(steps.map(|it| (place, it)));
         let rest = [
-            (place, Step::HandOver),
-            (place, Step::Event("end_upload_rows")),
+            (place, ApplyStep::HandOver),
+            (place, ApplyStep::Event("end_upload_rows")),
         ];
         match is_handed_over(place) {
             true => handing_over.extend(rest),
@@ -617,9 +647,9 @@ pub(super) fn rows_first<T>(
     }
     for &place in parents_first.iter().rev() {
         let steps = [
-            Step::Event("begin_upload_deletes"),
-            Step::Delete,
-            Step::Event("end_upload_deletes"),
+            ApplyStep::Event("begin_upload_deletes"),
+            ApplyStep::Delete,
+            ApplyStep::Event("end_upload_deletes"),
         ];
         last.extend(steps.map(|it| (place, it)));
     }
@@ -628,7 +658,7 @@ pub(super) fn rows_first<T>(
 
 /// Adds the events of scripts to what is done where deletes go first.
 pub(super) fn with_events(steps: [Steps; 3]) -> [Steps; 3] {
-    let is_of_rows = |step: Step| !matches!(step, Step::Delete);
+    let is_of_rows = |step: ApplyStep| !matches!(step, ApplyStep::Delete);
     let last_of_rows = |place: usize| {
         let all: Vec<_> = steps.iter().flatten().collect();
         all.iter()
@@ -638,7 +668,7 @@ pub(super) fn with_events(steps: [Steps; 3]) -> [Steps; 3] {
     let with_events = steps.iter().map(|some| {
         let mut with_events = Steps::with_capacity(some.len() + 2);
         for &(place, step) in some {
-            let mut event = |name| with_events.push((place, Step::Event(name)));
+            let mut event = |name| with_events.push((place, ApplyStep::Event(name)));
             if !is_of_rows(step) {
                 event("begin_upload_deletes");
             } else if !begun.contains(&place) {
@@ -646,7 +676,7 @@ pub(super) fn with_events(steps: [Steps; 3]) -> [Steps; 3] {
                 event("begin_upload_rows");
             }
             with_events.push((place, step));
-            let mut event = |name| with_events.push((place, Step::Event(name)));
+            let mut event = |name| with_events.push((place, ApplyStep::Event(name)));
             if !is_of_rows(step) {
                 event("end_upload_deletes");
             } else if last_of_rows(place) == Some(number) {
@@ -662,18 +692,21 @@ pub(super) fn with_events(steps: [Steps; 3]) -> [Steps; 3] {
 
 /// What is done first; then rows are handed over, as all the others are judged by whose they are
 /// before that; and the deletes that come afterwards.
-pub(super) fn order<T: TargetTable>(tables: &[Incoming<'_, T>]) -> [Steps; 3] {
+pub(super) fn order<T: TargetTable>(tables: &[IncomingTable<'_, T>]) -> [Steps; 3] {
     let mut parents_first: Vec<usize> = (0..tables.len()).collect();
     parents_first.sort_by_key(|&place| tables[place].index);
-    let deletes = parents_first.iter().rev().map(|&it| (it, Step::Delete));
+    let deletes = parents_first
+        .iter()
+        .rev()
+        .map(|&it| (it, ApplyStep::Delete));
     // The upload may move elsewhere what these would take along.
     let (last, mut first): (Steps, Steps) =
         deletes.partition(|&(place, _)| tables[place].table.on_delete() == OnDelete::TakesAlong);
-    let handing_over = parents_first.iter().map(|&it| (it, Step::HandOver));
+    let handing_over = parents_first.iter().map(|&it| (it, ApplyStep::HandOver));
     let handing_over = handing_over.collect();
     for place in parents_first {
         // A row that is inserted may have a key that another one gives up.
-        let others = [Step::Move, Step::Insert, Step::Update];
+        let others = [ApplyStep::Move, ApplyStep::Insert, ApplyStep::Update];
         first.extend(others.map(|step| (place, step)));
     }
     [first, handing_over, last]

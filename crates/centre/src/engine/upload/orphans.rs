@@ -9,22 +9,22 @@ use std::collections::HashMap;
 
 use tidewater_protocol::{Code, Datum, Op, Table};
 
-use super::apply::Run;
-use super::incoming::{Incoming, RowRef};
-use super::rows::{Failed, ParentReference, Rows};
-use super::ties::Tie;
+use super::apply::UploadRun;
+use super::foreign_keys::PublishedForeignKey;
+use super::incoming_rows::{IncomingTable, RowRef};
+use super::upload_writer::{FailedRow, ParentReference, UploadWriter};
 use crate::error::CentreError;
 
 /// The most characters of a value that a reason has.
 const TOLD_CHARACTERS: usize = 60;
 
-impl<R: Rows> Run<'_, R> {
+impl<R: UploadWriter> UploadRun<'_, R> {
     /// Says of rows that a foreign key refuses to what they refer in vain, where that is known.
     pub(super) async fn name_missing(
         &mut self,
-        table: &Incoming<'_, R::Table>,
+        table: &IncomingTable<'_, R::Table>,
         op: Op,
-        failed: &mut [Failed],
+        failed: &mut [FailedRow],
     ) -> Result<(), CentreError> {
         // What a script writes may refer to anything.
         if op == Op::Delete || self.is_scripted(table.index, op) {
@@ -40,25 +40,29 @@ impl<R: Rows> Run<'_, R> {
         }
         let mut told: HashMap<RowRef, Vec<String>> = HashMap::new();
         let tables = &self.publication.schema.tables;
-        for tie in self
-            .families
-            .ties
+        for foreign_key in self
+            .key_cascades
+            .foreign_keys
             .iter()
             .filter(|it| it.child == table.index)
         {
             let reference = ParentReference {
-                columns: &tie.columns,
-                parent: tie.parent,
-                parent_table: &self.publication.tables[tie.parent],
-                parent_columns: &tie.parent_columns,
+                columns: &foreign_key.columns,
+                parent: foreign_key.parent,
+                parent_table: &self.publication.tables[foreign_key.parent],
+                parent_columns: &foreign_key.parent_columns,
             };
             let missing = self
                 .rows
-                .without_parent(table, &reference, &orphans)
+                .find_rows_without_parent(table, &reference, &orphans)
                 .await?;
             table.images(&missing, |at, uploaded| {
                 if let Some(new) = uploaded.new {
-                    let reason = describe(tie, (&tables[tie.child], &tables[tie.parent]), new);
+                    let reason = describe(
+                        foreign_key,
+                        (&tables[foreign_key.child], &tables[foreign_key.parent]),
+                        new,
+                    );
                     told.entry(missing[at]).or_default().push(reason);
                 }
                 Ok(())
@@ -80,11 +84,15 @@ pub fn is_own_parent(reference: &[usize], parent_columns: &[usize], row: &[Datum
 }
 
 /// The row of invoice with invoice_id = 99 is not there.
-fn describe(tie: &Tie, (child, parent): (&Table, &Table), row: &[Datum<'_>]) -> String {
-    let values = tie.columns.iter().zip(&tie.parent_columns);
+fn describe(
+    foreign_key: &PublishedForeignKey,
+    (child, parent): (&Table, &Table),
+    row: &[Datum<'_>],
+) -> String {
+    let values = foreign_key.columns.iter().zip(&foreign_key.parent_columns);
     let values = values
         .map(|(&own, &theirs)| format!("{} = {}", parent.columns[theirs].name, told(&row[own])));
-    let own = tie.columns.iter();
+    let own = foreign_key.columns.iter();
     let own = own.map(|&it| format!("{}.{}", child.name, child.columns[it].name));
     let own: Vec<String> = own.collect();
     let refer = match own.len() {

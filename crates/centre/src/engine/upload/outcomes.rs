@@ -4,23 +4,25 @@ use std::collections::HashMap;
 
 use tidewater_protocol::{Code, Datum, Op, PublicationSchema, RowShape};
 
-use super::incoming::{Incoming, RowRef, Uploaded};
-use super::resolved::Settled;
-use super::rows::{Failed, Refusal};
-use super::{Conflict, Records, Refused};
-use crate::engine::upload::columns::Unpublished;
-use crate::engine::upload::decided::{Aborted, Decided, Decision, pack_key};
+use super::incoming_rows::{IncomingTable, RowRef, UploadedImages};
+use super::resolver_output::ResolutionRecord;
+use super::upload_writer::{FailedRow, RefusalReason};
+use super::{UploadConflict, UploadRecords, UploadRefusal};
+use crate::engine::upload::column_map::UnpublishedRows;
+use crate::engine::upload::dependent_refusals::{
+    AbortedUpload, DependentRefusals, RowDecision, pack_key,
+};
+use crate::engine::upload::handler_decisions::HandlerDecisions;
 use crate::engine::upload::result::ResultBuilder;
 use crate::engine::upload::row_json;
-use crate::engine::upload::unpublished;
-use crate::engine::upload::verdicts::Fates;
+use crate::engine::upload::unpublished_rows;
 use crate::error::CentreError;
 use crate::records::ConflictOutcome;
 use crate::upload::{UploadResult, UploadTable};
 
 /// Changes that took no effect: inserts, updates, deletes.
 #[derive(Default)]
-pub(crate) struct Vain {
+pub(crate) struct VainChanges {
     /// They met what somebody else had written, and took effect or not.
     pub(crate) conflicts: [u64; 3],
     /// They lost.
@@ -32,9 +34,9 @@ pub(crate) struct Vain {
 /// Outcomes of one upload.
 pub(crate) struct Outcomes<'p> {
     schema: &'p PublicationSchema,
-    decided: &'p Decided,
+    decided: &'p DependentRefusals,
     builder: ResultBuilder<'p>,
-    records: Records,
+    records: UploadRecords,
     /// Rows that were resolved, by table and packed key, and whether the remote is told that.
     resolved: HashMap<(usize, Vec<u8>), bool>,
     /// By table, the deletes in whose place the centre has done something else.
@@ -47,13 +49,13 @@ impl<'p> Outcomes<'p> {
     pub(crate) fn new(
         schema: &'p PublicationSchema,
         shapes: &'p [RowShape],
-        decided: &'p Decided,
+        decided: &'p DependentRefusals,
     ) -> Outcomes<'p> {
         Outcomes {
             schema,
             decided,
             builder: ResultBuilder::new(schema, shapes),
-            records: Records::default(),
+            records: UploadRecords::default(),
             resolved: HashMap::new(),
             kept: HashMap::new(),
             leaves_to_download: false,
@@ -66,44 +68,45 @@ impl<'p> Outcomes<'p> {
 
     /// The centre keeps rows that were deleted, such as with a mark: that is no conflict, and their
     /// remote gets them back.
-    pub(crate) fn keep<T>(&mut self, incoming: &Incoming<'_, T>, rows: &[RowRef]) {
+    pub(crate) fn keep<T>(&mut self, incoming: &IncomingTable<'_, T>, rows: &[RowRef]) {
         if !rows.is_empty() {
             self.kept.entry(incoming.index).or_default().extend(rows);
         }
     }
 
     /// The deleted rows of a table that the centre keeps.
-    pub(crate) fn kept<T>(&self, incoming: &Incoming<'_, T>) -> Vec<RowRef> {
+    pub(crate) fn kept<T>(&self, incoming: &IncomingTable<'_, T>) -> Vec<RowRef> {
         let mut kept = self.kept.get(&incoming.index).cloned().unwrap_or_default();
         kept.sort_unstable();
         kept
     }
 
     /// Whether something is decided of rows of a table.
-    pub(crate) fn concerns<T>(&self, incoming: &Incoming<'_, T>) -> bool {
+    pub(crate) fn concerns<T>(&self, incoming: &IncomingTable<'_, T>) -> bool {
         self.decided.concerns(incoming.index)
     }
 
     /// What is decided of a row.
     pub(crate) fn decision<T>(
         &self,
-        incoming: &Incoming<'_, T>,
+        incoming: &IncomingTable<'_, T>,
         op: Op,
         key: &[Datum<'_>],
-    ) -> Option<Decision> {
-        self.decided.of(self.schema, incoming.index, op, key)
+    ) -> Option<RowDecision> {
+        self.decided
+            .find_decision(self.schema, incoming.index, op, key)
     }
 
     /// Whether a handler has changed a row, or seen to it.
-    pub(crate) fn fates(&self) -> &Fates {
-        self.decided.fates()
+    pub(crate) fn decisions(&self) -> &HandlerDecisions {
+        self.decided.decisions()
     }
 
     /// A handler has seen to a row. `asks`: the remote is to get what the centre has.
     pub(crate) fn handled<T>(
         &mut self,
-        incoming: &Incoming<'_, T>,
-        uploaded: &Uploaded<'_, '_>,
+        incoming: &IncomingTable<'_, T>,
+        uploaded: &UploadedImages<'_, '_>,
         asks: bool,
     ) {
         self.builder.applied(uploaded.op, 1);
@@ -114,7 +117,11 @@ impl<'p> Outcomes<'p> {
 
     /// The remote is to get what the centre has under the keys of a row: if that is nothing, it is
     /// removed there.
-    pub(crate) fn asks<T>(&mut self, incoming: &Incoming<'_, T>, uploaded: &Uploaded<'_, '_>) {
+    pub(crate) fn asks<T>(
+        &mut self,
+        incoming: &IncomingTable<'_, T>,
+        uploaded: &UploadedImages<'_, '_>,
+    ) {
         self.builder.asks(incoming.index, uploaded.key);
         let schema = &self.schema.tables[incoming.index];
         if let (Some(_), Some(new)) = (uploaded.old, uploaded.new) {
@@ -132,13 +139,18 @@ impl<'p> Outcomes<'p> {
     }
 
     /// The centre has made something else of a row that was taken: this, as it is read.
-    pub(super) fn made<T>(&mut self, incoming: &Incoming<'_, T>, row: &[Datum<'_>], sums: Sums) {
+    pub(super) fn made<T>(
+        &mut self,
+        incoming: &IncomingTable<'_, T>,
+        row: &[Datum<'_>],
+        sums: SumComparison,
+    ) {
         let table = &self.schema.tables[incoming.index];
         let key: Vec<Datum<'_>> = table.key.iter().map(|&it| row[it]).collect();
         let key = (incoming.index, pack_key(table, &key));
         let op = match self.resolved.get(&key) {
             Some(true) => Op::Merged,
-            None if sums == Sums::Alike => Op::Made,
+            None if sums == SumComparison::Alike => Op::Made,
             // What it has of others, or of triggers in a sum, was not there when its remote changed
             // it: that comes with a download, like any other change of theirs.
             Some(false) | None => {
@@ -156,7 +168,7 @@ impl<'p> Outcomes<'p> {
     }
 
     /// Whether a row of a table was resolved.
-    pub(crate) fn has_resolved<T>(&self, incoming: &Incoming<'_, T>) -> bool {
+    pub(crate) fn has_resolved<T>(&self, incoming: &IncomingTable<'_, T>) -> bool {
         self.resolved.keys().any(|it| it.0 == incoming.index)
     }
 
@@ -168,9 +180,9 @@ impl<'p> Outcomes<'p> {
     /// A change took effect together with that of another side; `settled` if that was a conflict.
     pub(crate) fn resolved<T>(
         &mut self,
-        incoming: &Incoming<'_, T>,
-        uploaded: &Uploaded<'_, '_>,
-        settled: Option<Settled<'_, '_>>,
+        incoming: &IncomingTable<'_, T>,
+        uploaded: &UploadedImages<'_, '_>,
+        settled: Option<ResolutionRecord<'_, '_>>,
     ) {
         let table = &self.schema.tables[incoming.index];
         let key = (incoming.index, pack_key(table, uploaded.key));
@@ -178,7 +190,7 @@ impl<'p> Outcomes<'p> {
         self.resolved
             .insert(key, outcome == Some(ConflictOutcome::Merged));
         if let Some(settled) = settled {
-            let Settled {
+            let ResolutionRecord {
                 outcome,
                 replaced,
                 row,
@@ -191,17 +203,17 @@ impl<'p> Outcomes<'p> {
     pub(crate) fn refuse_unpublished(
         &mut self,
         table: &UploadTable,
-        unpublished: &Unpublished,
+        unpublished: &UnpublishedRows,
     ) -> Result<(), CentreError> {
-        unpublished::refuse(table, unpublished, &mut self.builder, &mut self.records)
+        unpublished_rows::refuse(table, unpublished, &mut self.builder, &mut self.records)
     }
 
     /// Records what was changed in columns that are not published any more.
     pub(crate) fn record_dropped<T>(
         &mut self,
-        incoming: &Incoming<'_, T>,
+        incoming: &IncomingTable<'_, T>,
     ) -> Result<(), CentreError> {
-        unpublished::record_dropped(incoming.upload(), &incoming.map, &mut self.records)
+        unpublished_rows::record_dropped(incoming.upload(), &incoming.map, &mut self.records)
     }
 
     /// What is known so far.
@@ -210,7 +222,7 @@ impl<'p> Outcomes<'p> {
     }
 
     /// The columns that a remote sent, as a JSON object.
-    fn json<T>(&self, incoming: &Incoming<'_, T>, row: &[Datum<'_>]) -> String {
+    fn json<T>(&self, incoming: &IncomingTable<'_, T>, row: &[Datum<'_>]) -> String {
         let columns = &self.schema.tables[incoming.index].columns;
         let names = incoming.sent.iter().map(|&it| columns[it].name.as_str());
         let values: Vec<Datum<'_>> = incoming.sent.iter().map(|&it| row[it]).collect();
@@ -220,8 +232,8 @@ impl<'p> Outcomes<'p> {
     /// A change lost; against a row, as it is read, or against its absence.
     pub(crate) fn conflict<T>(
         &mut self,
-        incoming: &Incoming<'_, T>,
-        uploaded: &Uploaded<'_, '_>,
+        incoming: &IncomingTable<'_, T>,
+        uploaded: &UploadedImages<'_, '_>,
         winner: Option<&[Datum<'_>]>,
         outcome: ConflictOutcome,
     ) {
@@ -236,8 +248,8 @@ impl<'p> Outcomes<'p> {
 
     fn record<T>(
         &mut self,
-        incoming: &Incoming<'_, T>,
-        uploaded: &Uploaded<'_, '_>,
+        incoming: &IncomingTable<'_, T>,
+        uploaded: &UploadedImages<'_, '_>,
         winner: Option<&[Datum<'_>]>,
         (outcome, replaced): (ConflictOutcome, Option<&[Datum<'_>]>),
     ) {
@@ -247,7 +259,7 @@ impl<'p> Outcomes<'p> {
             let names = table.columns.iter().map(|it| it.name.as_str());
             row_json::row(names, row)
         };
-        let conflict = Conflict {
+        let conflict = UploadConflict {
             table: table.name.clone(),
             key: row_json::key(uploaded.key),
             op: uploaded.op,
@@ -266,7 +278,7 @@ impl<'p> Outcomes<'p> {
     /// The rows cannot be read.
     pub(crate) fn conflicts_gone<T>(
         &mut self,
-        incoming: &Incoming<'_, T>,
+        incoming: &IncomingTable<'_, T>,
         rows: &[RowRef],
     ) -> Result<(), CentreError> {
         incoming.images(rows, |_, uploaded| {
@@ -278,19 +290,19 @@ impl<'p> Outcomes<'p> {
     /// A change was refused.
     pub(crate) fn refused<T>(
         &mut self,
-        incoming: &Incoming<'_, T>,
-        uploaded: &Uploaded<'_, '_>,
-        refusal: &Refusal,
+        incoming: &IncomingTable<'_, T>,
+        uploaded: &UploadedImages<'_, '_>,
+        refusal: &RefusalReason,
     ) {
-        let &Uploaded { op, key, old, new } = uploaded;
-        let Refusal { code, reason, .. } = refusal;
+        let &UploadedImages { op, key, old, new } = uploaded;
+        let RefusalReason { code, reason, .. } = refusal;
         self.builder.refused(incoming.index, key, op, *code, reason);
         let row = new.or(old).unwrap_or_default();
         let parent = match code {
             Code::RowForeignKey => self.decided.parent(self.schema, incoming.index, key),
             _ => None,
         };
-        self.records.refused.push(Refused {
+        self.records.refused.push(UploadRefusal {
             table: self.schema.tables[incoming.index].name.clone(),
             key: row_json::key(key),
             op,
@@ -303,8 +315,8 @@ impl<'p> Outcomes<'p> {
     }
 
     /// How many changes of a table took no effect so far.
-    pub(crate) fn vain(&self, table: &str) -> Vain {
-        let mut vain = Vain::default();
+    pub(crate) fn vain(&self, table: &str) -> VainChanges {
+        let mut vain = VainChanges::default();
         let place = |op: Op| match op {
             Op::Insert => 0,
             Op::Update => 1,
@@ -331,8 +343,8 @@ impl<'p> Outcomes<'p> {
     /// The rows cannot be read.
     pub(crate) fn refuse<T>(
         &mut self,
-        incoming: &Incoming<'_, T>,
-        failed: &[Failed],
+        incoming: &IncomingTable<'_, T>,
+        failed: &[FailedRow],
     ) -> Result<(), CentreError> {
         let rows: Vec<RowRef> = failed.iter().map(|failed| failed.at).collect();
         incoming.images(&rows, |at, uploaded| {
@@ -347,13 +359,13 @@ impl<'p> Outcomes<'p> {
     /// The rows cannot be read.
     pub(crate) fn refuse_all<T>(
         &mut self,
-        incoming: &Incoming<'_, T>,
+        incoming: &IncomingTable<'_, T>,
         rows: &[RowRef],
         code: Code,
         reason: &str,
     ) -> Result<(), CentreError> {
         let reason = reason.to_owned();
-        let refusal = Refusal::new(code, reason);
+        let refusal = RefusalReason::new(code, reason);
         incoming.images(rows, |_, uploaded| {
             self.refused(incoming, uploaded, &refusal);
             Ok(())
@@ -366,8 +378,8 @@ impl<'p> Outcomes<'p> {
     /// The rows cannot be read.
     pub(crate) fn refuse_with<T>(
         &mut self,
-        incoming: &Incoming<'_, T>,
-        aborted: &Aborted,
+        incoming: &IncomingTable<'_, T>,
+        aborted: &AbortedUpload,
     ) -> Result<(), CentreError> {
         let name = &self.schema.tables[incoming.index].name;
         incoming.each(|_, row| {
@@ -380,14 +392,14 @@ impl<'p> Outcomes<'p> {
     }
 
     /// The result, and what is recorded for people.
-    pub(crate) fn finish(self) -> (UploadResult, Records) {
+    pub(crate) fn finish(self) -> (UploadResult, UploadRecords) {
         (self.builder.finish(), self.records)
     }
 }
 
 /// Whether the centre has made other sums of a row than were uploaded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Sums {
+pub(super) enum SumComparison {
     Alike,
     /// What the remote has changed since then are differences from what it uploaded.
     Differ,

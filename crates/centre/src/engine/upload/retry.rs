@@ -1,5 +1,5 @@
 //! Rows that failed are tried again: what failed alone may pass when others are in, and rows that
-//! need each other pass together ([`super::circles`]).
+//! need each other pass together ([`super::key_cycles`]).
 //!
 //! A round costs in proportion to the rows that are tried in it, and all rounds of an upload
 //! together in proportion to its rows.
@@ -8,10 +8,10 @@ use std::collections::{BTreeSet, HashSet};
 
 use tidewater_protocol::{Code, Op};
 
-use super::apply::{Earlier, Progress, Refusals, Run};
-use super::circles::Circles;
-use super::incoming::{Incoming, RowRef};
-use super::rows::{Failed, Part, Rows};
+use super::apply::{Earlier, TableRefusals, UploadProgress, UploadRun};
+use super::incoming_rows::{IncomingTable, RowRef};
+use super::key_cycles::KeyCycles;
+use super::upload_writer::{CyclePart, FailedRow, UploadWriter};
 use crate::error::CentreError;
 
 /// How many rows are tried again, for each row of the upload.
@@ -29,16 +29,16 @@ type Result<T> = std::result::Result<T, CentreError>;
 type Candidate = (usize, Op, RowRef);
 
 /// Whether a row that failed so may have waited for another one.
-fn may_wait(failed: &Failed) -> bool {
+fn may_wait(failed: &FailedRow) -> bool {
     let codes = [Code::RowForeignKey, Code::RowKeyInUse, Code::RowConstraint];
     codes.contains(&failed.refusal.code)
 }
 
-impl<'r, R: Rows> Run<'r, R> {
+impl<'r, R: UploadWriter> UploadRun<'r, R> {
     /// Tries refused rows again as long as that gets some of them in. False: there are rows that
     /// need each other, but it cannot be told whether they violate a constraint.
-    pub(super) async fn retry(&mut self, progress: &mut Progress<'_>) -> Result<bool> {
-        let rows: u64 = self.tables.iter().map(Incoming::count).sum();
+    pub(super) async fn retry(&mut self, progress: &mut UploadProgress<'_>) -> Result<bool> {
+        let rows: u64 = self.tables.iter().map(IncomingTable::count).sum();
         let mut left = rows * TRIES_PER_ROW + FREE_TRIES;
         // The first tries were in their order. Of rows that wait for the next one each, a round in
         // their order would get in a single one.
@@ -56,7 +56,7 @@ impl<'r, R: Rows> Run<'r, R> {
             if progress.failed() < before {
                 continue;
             }
-            match self.together(progress).await? {
+            match self.retry_cycles(progress).await? {
                 None => return Ok(false),
                 Some(0) => return Ok(true),
                 Some(_) => {}
@@ -64,7 +64,11 @@ impl<'r, R: Rows> Run<'r, R> {
         }
     }
 
-    async fn one_by_one(&mut self, backwards: bool, progress: &mut Progress<'_>) -> Result<()> {
+    async fn one_by_one(
+        &mut self,
+        backwards: bool,
+        progress: &mut UploadProgress<'_>,
+    ) -> Result<()> {
         let mut refusals = std::mem::take(&mut progress.refusals);
         let count = refusals.len();
         for number in 0..count {
@@ -83,12 +87,12 @@ impl<'r, R: Rows> Run<'r, R> {
     /// Tries refused rows of one operation once more, which leaves those that are refused again.
     async fn again(
         &mut self,
-        refusals: &mut Refusals,
+        refusals: &mut TableRefusals,
         backwards: bool,
-        progress: &mut Progress<'_>,
+        progress: &mut UploadProgress<'_>,
     ) -> Result<()> {
         let failed = std::mem::take(&mut refusals.failed);
-        let (waiting, hopeless): (Vec<Failed>, Vec<Failed>) =
+        let (waiting, hopeless): (Vec<FailedRow>, Vec<FailedRow>) =
             failed.into_iter().partition(may_wait);
         let mut refs: Vec<RowRef> = waiting.iter().map(|failed| failed.at).collect();
         if backwards {
@@ -108,8 +112,8 @@ impl<'r, R: Rows> Run<'r, R> {
 
     /// Applies rows that need each other, and counts them. `None`: there are some, but it cannot
     /// be told whether they violate a constraint.
-    async fn together(&mut self, progress: &mut Progress<'_>) -> Result<Option<usize>> {
-        let mut circles = Circles::new(&self.publication.schema, &self.families.ties);
+    async fn retry_cycles(&mut self, progress: &mut UploadProgress<'_>) -> Result<Option<usize>> {
+        let mut circles = KeyCycles::new(&self.publication.schema, &self.key_cascades.foreign_keys);
         let mut candidates: Vec<Candidate> = Vec::new();
         for refusals in &progress.refusals {
             let table = &self.tables[refusals.table];
@@ -126,7 +130,7 @@ impl<'r, R: Rows> Run<'r, R> {
         if circles.is_empty() {
             return Ok(Some(0));
         }
-        if !self.rows.can_tell()? {
+        if !self.rows.can_check_single_rows()? {
             return Ok(None);
         }
         let mut done: HashSet<Candidate> = HashSet::new();
@@ -157,7 +161,7 @@ impl<'r, R: Rows> Run<'r, R> {
     async fn all_or_none(
         &mut self,
         rows: &[Candidate],
-        progress: &mut Progress<'_>,
+        progress: &mut UploadProgress<'_>,
     ) -> Result<bool> {
         let mut parts = Vec::new();
         for op in [Op::Delete, Op::Update, Op::Insert] {
@@ -185,7 +189,7 @@ impl<'r, R: Rows> Run<'r, R> {
                     .into_iter()
                     .flat_map(|(columns, _)| columns);
                 let changed: BTreeSet<usize> = changed.collect();
-                parts.push(Part {
+                parts.push(CyclePart {
                     table,
                     op,
                     changed: changed.into_iter().collect(),
@@ -193,7 +197,7 @@ impl<'r, R: Rows> Run<'r, R> {
                 });
             }
         }
-        if !self.rows.together(&parts).await? {
+        if !self.rows.write_cycle(&parts).await? {
             return Ok(false);
         }
         for part in &parts {

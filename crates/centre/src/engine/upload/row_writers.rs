@@ -8,15 +8,15 @@ use std::collections::{BTreeMap, HashMap};
 
 use tidewater_protocol::{Datum, RowShape, Table};
 
-use super::incoming::{Incoming, RowRef, Uploaded};
-use super::made;
+use super::computed_values;
+use super::incoming_rows::{IncomingTable, RowRef, UploadedImages};
 use super::outcomes::Outcomes;
-use super::rows::{Met, Rows};
-use crate::engine::connection::{Connection as _, each, own_row};
+use super::upload_writer::{MetRow, UploadWriter};
+use crate::engine::connection::{DatabaseConnection as _, each, system_row};
 use crate::engine::exact::pack_row;
 use crate::engine::publication::Publication;
 use crate::engine::resolve::{RowWriter, Winner};
-use crate::engine::upload::decided::pack_key;
+use crate::engine::upload::dependent_refusals::pack_key;
 use crate::error::CentreError;
 use crate::scope::{Digest, digest};
 use crate::upload::SyncUpload;
@@ -44,7 +44,12 @@ pub(super) struct RowWriters(HashMap<Vec<u8>, (Option<i64>, Vec<u8>)>);
 
 impl RowWriters {
     /// Who has written a row of the centre, of which the published columns are given.
-    pub(super) fn of(&self, table: &Table, shape: &RowShape, central: &[Datum<'_>]) -> RowWriter {
+    pub(super) fn find_writer(
+        &self,
+        table: &Table,
+        shape: &RowShape,
+        central: &[Datum<'_>],
+    ) -> RowWriter {
         match self.0.get(&key_of(table, central)) {
             Some((rank, seen)) if seen[..] == image(shape, central)[..] => RowWriter::User(*rank),
             _ => RowWriter::Centre,
@@ -53,11 +58,11 @@ impl RowWriters {
 }
 
 /// Finds who has written rows that were met.
-pub(super) async fn find<R: Rows>(
+pub(super) async fn find<R: UploadWriter>(
     rows: &mut R,
     publication: &Publication<R::Table>,
     index: usize,
-    met: &[Option<Met>],
+    met: &[Option<MetRow>],
 ) -> Result<RowWriters> {
     let schema = &publication.schema.tables[index];
     let mut keys = Vec::with_capacity(met.len());
@@ -66,7 +71,7 @@ pub(super) async fn find<R: Rows>(
         keys.push(key_of(schema, &central));
     }
     let asked = keys.iter();
-    let asked = asked.map(|key| own_row![publication.schema.name, schema.name, key[..]]);
+    let asked = asked.map(|key| system_row![publication.schema.name, schema.name, key[..]]);
     let find = each(FIND, asked.collect());
     let what = "looking who has written rows";
     let answer = rows.connection().run_one(what, find).await?;
@@ -82,10 +87,10 @@ pub(super) async fn find<R: Rows>(
 }
 
 /// Remembers who has written the rows that took effect.
-pub(super) async fn record<R: Rows>(
+pub(super) async fn record<R: UploadWriter>(
     rows: &mut R,
     publication: &Publication<R::Table>,
-    tables: &[Incoming<'_, R::Table>],
+    tables: &[IncomingTable<'_, R::Table>],
     (upload, ranks): (&SyncUpload, &[Option<i64>]),
     outcomes: &Outcomes<'_>,
 ) -> Result<()> {
@@ -96,17 +101,18 @@ pub(super) async fn record<R: Rows>(
         let schema = &publication.schema.tables[table.index];
         let shape = &publication.shapes[table.index];
         let mut written = BTreeMap::new();
-        for (op, taken) in made::taken(publication, table, outcomes, true)? {
-            let mut take = |_: RowRef, _: &Uploaded<'_, '_>, central: Option<&[Datum<'_>]>| {
-                if let Some(central) = central.map(|it| &it[..shape.columns.len()]) {
-                    written.insert(key_of(schema, central), image(shape, central));
-                }
-            };
-            made::find_all(rows, publication, table, (op, &taken), &mut take).await?;
+        for (op, taken) in computed_values::taken(publication, table, outcomes, true)? {
+            let mut take =
+                |_: RowRef, _: &UploadedImages<'_, '_>, central: Option<&[Datum<'_>]>| {
+                    if let Some(central) = central.map(|it| &it[..shape.columns.len()]) {
+                        written.insert(key_of(schema, central), image(shape, central));
+                    }
+                };
+            computed_values::find_all(rows, publication, table, (op, &taken), &mut take).await?;
         }
         let rank = ranks.get(table.index).copied().flatten();
         let records = written.into_iter().map(|(key, image)| {
-            own_row![
+            system_row![
                 upload.publication,
                 schema.name,
                 key,

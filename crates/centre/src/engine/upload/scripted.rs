@@ -7,34 +7,37 @@ use std::collections::HashSet;
 
 use tidewater_protocol::{ColumnType, Datum, Op, Table, Value, pack};
 
-use super::apply::{Progress, Run, Step, Steps, order, rows_first, with_events};
-use super::decided::pack_key;
-use super::incoming::{Incoming, RowRef, Uploaded};
-use super::outcomes::Vain;
-use super::resolved::Settled;
-use super::rows::{Failed, Image, Met, Refusal, RowSet, Rows, ScriptRan};
+use super::apply::{ApplyStep, Steps, UploadProgress, UploadRun, order, rows_first, with_events};
+use super::dependent_refusals::pack_key;
+use super::incoming_rows::{IncomingTable, RowRef, UploadedImages};
+use super::outcomes::VainChanges;
+use super::resolver_output::ResolutionRecord;
 use super::settle::ROWS_AT_ONCE;
+use super::upload_writer::{
+    FailedRow, MetRow, RefusalReason, RowImage, RowSet, ScriptOutcome, UploadWriter,
+};
 use crate::engine::exact::canonical;
 use crate::engine::resolve::Winner;
-use crate::engine::script::Parameter;
+use crate::engine::script::ScriptParameter;
 use crate::engine::scripts::{
-    self, Compiled, RESOLVING, ScriptTimer, Scripting, Statement, Transaction,
+    self, CompiledScript, RESOLVING, ScriptEnvironment, ScriptStatement, ScriptTimer,
+    ScriptTransaction,
 };
 use crate::error::CentreError;
 use crate::publication::UploadOrder;
 use crate::records::ConflictOutcome;
-use crate::scripting::{ABORT, Report, SKIP};
-use crate::upload::RowsChunk;
+use crate::scripting::{ABORT, SKIP, ScriptReport};
+use crate::upload::UploadChunk;
 
 type Result<T> = std::result::Result<T, CentreError>;
 
-impl Scripting<'_> {
+impl ScriptEnvironment<'_> {
     /// The values of a statement's parameters for a row.
     fn of_row<T>(
         &self,
-        statement: &Statement,
-        (table, names): (&Incoming<'_, T>, &Table),
-        uploaded: &Uploaded<'_, '_>,
+        statement: &ScriptStatement,
+        (table, names): (&IncomingTable<'_, T>, &Table),
+        uploaded: &UploadedImages<'_, '_>,
     ) -> Vec<Value> {
         let column = |name: &String, image: Option<&[Datum<'_>]>| {
             let place = names.column(name).filter(|it| table.sent.contains(it));
@@ -45,15 +48,15 @@ impl Scripting<'_> {
         };
         let parameters = statement.script.parameters.iter();
         let values = parameters.map(|parameter| match parameter {
-            Parameter::New(name) => column(name, uploaded.new.or(uploaded.old)),
-            Parameter::Old(name) => column(name, uploaded.old),
+            ScriptParameter::New(name) => column(name, uploaded.new.or(uploaded.old)),
+            ScriptParameter::Old(name) => column(name, uploaded.old),
             other => self.value(other, &names.name),
         });
         values.collect()
     }
 }
 
-impl<'r, R: Rows> Run<'r, R> {
+impl<'r, R: UploadWriter> UploadRun<'r, R> {
     /// Whether a table has a script for an event.
     fn has_script(&self, table: usize, event: &str) -> bool {
         let scripts = self.scripting.as_ref().map(|it| &it.scripts);
@@ -76,7 +79,7 @@ impl<'r, R: Rows> Run<'r, R> {
             return Ok(());
         };
         let failed = scripts::failed(compiled, &refusal);
-        let mut report = Report {
+        let mut report = ScriptReport {
             table: name.to_owned(),
             code: failed.code().name().to_owned(),
             database_code: refusal.database_code.clone().unwrap_or_default(),
@@ -98,7 +101,7 @@ impl<'r, R: Rows> Run<'r, R> {
     }
 
     /// Asks `handle_error` what is to be done about an error, which is reported and counted.
-    async fn decide(&mut self, table: Option<usize>, report: &mut Report) -> Result<()> {
+    async fn decide(&mut self, table: Option<usize>, report: &mut ScriptReport) -> Result<()> {
         let Some(scripting) = &self.scripting else {
             return Ok(());
         };
@@ -118,7 +121,7 @@ impl<'r, R: Rows> Run<'r, R> {
         Ok(())
     }
 
-    fn keep_report(&self, report: Report) {
+    fn keep_report(&self, report: ScriptReport) {
         if let Some(scripting) = &self.scripting {
             scripting.keep_report(report);
         }
@@ -169,8 +172,8 @@ impl<'r, R: Rows> Run<'r, R> {
             UploadOrder::DeletesFirst => with_events(order(self.tables)),
         };
         let with_rows = self.with_rows();
-        let happens = |&(place, step): &(usize, Step)| match step {
-            Step::Event(event) => {
+        let happens = |&(place, step): &(usize, ApplyStep)| match step {
+            ApplyStep::Event(event) => {
                 let table = self.tables[place].index;
                 with_rows.contains(&table) && scripting.script(event, Some(table)).is_some()
             }
@@ -187,7 +190,7 @@ impl<'r, R: Rows> Run<'r, R> {
         let Some(scripting) = &self.scripting else {
             return Ok(());
         };
-        let upload = Transaction::Upload;
+        let upload = ScriptTransaction::Upload;
         scripting.look_up(&mut *self.rows, upload).await?;
         scripting.forget_upload();
         self.at_event("begin_upload", None).await?;
@@ -195,7 +198,7 @@ impl<'r, R: Rows> Run<'r, R> {
     }
 
     /// And behind them.
-    pub(super) async fn after_rows(&mut self, progress: &Progress<'_>) -> Result<()> {
+    pub(super) async fn after_rows(&mut self, progress: &UploadProgress<'_>) -> Result<()> {
         let Some(scripting) = &self.scripting else {
             return Ok(());
         };
@@ -219,12 +222,12 @@ impl<'r, R: Rows> Run<'r, R> {
     /// Notes the figures of a table.
     fn count(
         &self,
-        scripting: &Scripting<'_>,
-        incoming: &Incoming<'_, R::Table>,
-        progress: &Progress<'_>,
+        scripting: &ScriptEnvironment<'_>,
+        incoming: &IncomingTable<'_, R::Table>,
+        progress: &UploadProgress<'_>,
     ) {
         let table = &*self.publication.schema.tables[incoming.index].name;
-        let Vain {
+        let VainChanges {
             conflicts,
             lost,
             refused,
@@ -245,15 +248,20 @@ impl<'r, R: Rows> Run<'r, R> {
                 scripting.count(table, name, count);
             }
         }
-        let bytes: usize = incoming.upload().chunks.iter().map(RowsChunk::length).sum();
+        let bytes: usize = incoming
+            .upload()
+            .chunks
+            .iter()
+            .map(UploadChunk::length)
+            .sum();
         scripting.count(table, "bytes", bytes as u64);
     }
 
     /// Asks scripts what is to be done about rows that the database refuses.
     pub(super) async fn handle_errors(
         &mut self,
-        table: &Incoming<'_, R::Table>,
-        failed: &[Failed],
+        table: &IncomingTable<'_, R::Table>,
+        failed: &[FailedRow],
     ) -> Result<()> {
         let Some(scripting) = self.scripting.as_ref() else {
             return Ok(());
@@ -262,7 +270,7 @@ impl<'r, R: Rows> Run<'r, R> {
         let place = script.map(|it| it.place.clone()).unwrap_or_default();
         for failed in failed {
             let refusal = &failed.refusal;
-            let mut report = Report {
+            let mut report = ScriptReport {
                 table: self.name(Some(table.index)).to_owned(),
                 code: refusal.code.name().to_owned(),
                 database_code: refusal.database_code.clone().unwrap_or_default(),
@@ -310,11 +318,11 @@ impl<'r, R: Rows> Run<'r, R> {
     /// Has scripts write rows of one operation; gives back those that the database refused.
     pub(super) async fn write_by_script(
         &mut self,
-        table: &Incoming<'_, R::Table>,
+        table: &IncomingTable<'_, R::Table>,
         op: Op,
         refs: &[RowRef],
-        progress: &mut Progress<'_>,
-    ) -> Result<Vec<Failed>> {
+        progress: &mut UploadProgress<'_>,
+    ) -> Result<Vec<FailedRow>> {
         let sorted = self.sort(table, op, refs, progress)?;
         let ready = sorted.ready.sets.into_iter().flat_map(|(_, rows)| rows);
         let mut rows: Vec<RowRef> = ready.chain(sorted.unready).collect();
@@ -356,10 +364,10 @@ impl<'r, R: Rows> Run<'r, R> {
     /// Leaves out, and refuses, what the remote may not write because of what the centre has.
     async fn judge_central(
         &mut self,
-        table: &Incoming<'_, R::Table>,
+        table: &IncomingTable<'_, R::Table>,
         op: Op,
         rows: &[RowRef],
-        progress: &mut Progress<'_>,
+        progress: &mut UploadProgress<'_>,
     ) -> Result<Vec<RowRef>> {
         let rules = &self.publication.rules[self.publication.rules_of(table.index)];
         let rows = &*self.refuse_taken_keys(table, op, rows, progress).await?;
@@ -367,7 +375,7 @@ impl<'r, R: Rows> Run<'r, R> {
         if is_everyones && self.publication.writes[table.index].rule.is_none() {
             return Ok(rows.to_vec());
         }
-        let met = self.rows.find(table, op, rows, Image::Old).await?;
+        let met = self.rows.find(table, op, rows, RowImage::Old).await?;
         let mut membership = self.membership(table);
         let types = &self.publication.row_types[table.index];
         let mut left = Vec::with_capacity(rows.len());
@@ -380,9 +388,9 @@ impl<'r, R: Rows> Run<'r, R> {
             match barrier {
                 None => left.push(rows[at]),
                 Some(_) if op == Op::Insert => {
-                    outcomes.refused(table, uploaded, &Refusal::key_in_use());
+                    outcomes.refused(table, uploaded, &RefusalReason::key_in_use());
                 }
-                Some(barrier) => outcomes.refused(table, uploaded, &Refusal::barred(barrier)),
+                Some(barrier) => outcomes.refused(table, uploaded, &RefusalReason::barred(barrier)),
             }
             Ok(())
         })?;
@@ -394,10 +402,10 @@ impl<'r, R: Rows> Run<'r, R> {
     /// over a row that the remote does not know, or may not write.
     async fn refuse_taken_keys(
         &mut self,
-        table: &Incoming<'_, R::Table>,
+        table: &IncomingTable<'_, R::Table>,
         op: Op,
         rows: &[RowRef],
-        progress: &mut Progress<'_>,
+        progress: &mut UploadProgress<'_>,
     ) -> Result<Vec<RowRef>> {
         let moved = |at: &RowRef| op == Op::Update && table.moves.binary_search(at).is_ok();
         let (moves, mut left): (Vec<RowRef>, Vec<RowRef>) = rows.iter().partition(|at| moved(at));
@@ -411,7 +419,7 @@ impl<'r, R: Rows> Run<'r, R> {
             leaving.insert(pack_key(schema, &row.key));
             Ok(())
         })?;
-        let met = self.rows.find(table, op, &moves, Image::New).await?;
+        let met = self.rows.find(table, op, &moves, RowImage::New).await?;
         let mut membership = self.membership(table);
         let outcomes = &mut progress.outcomes;
         table.images(&moves, |at, uploaded| {
@@ -427,7 +435,7 @@ impl<'r, R: Rows> Run<'r, R> {
             match is_free {
                 true => left.push(moves[at]),
                 false => {
-                    outcomes.refused(table, uploaded, &Refusal::key_in_use());
+                    outcomes.refused(table, uploaded, &RefusalReason::key_in_use());
                 }
             }
             Ok(())
@@ -441,11 +449,14 @@ impl<'r, R: Rows> Run<'r, R> {
     /// whether their script would do the same a second time.
     async fn park_sent_twice(
         &mut self,
-        table: &Incoming<'_, R::Table>,
+        table: &IncomingTable<'_, R::Table>,
         rows: &[RowRef],
-        progress: &mut Progress<'_>,
+        progress: &mut UploadProgress<'_>,
     ) -> Result<Vec<RowRef>> {
-        let met = self.rows.find(table, Op::Update, rows, Image::Old).await?;
+        let met = self
+            .rows
+            .find(table, Op::Update, rows, RowImage::Old)
+            .await?;
         let mut shown = self.shown(table);
         let types = &self.publication.row_types[table.index];
         let mut left = Vec::with_capacity(rows.len());
@@ -471,11 +482,11 @@ impl<'r, R: Rows> Run<'r, R> {
     /// have come to for each.
     async fn run_for(
         &mut self,
-        table: &Incoming<'_, R::Table>,
+        table: &IncomingTable<'_, R::Table>,
         events: &[&str],
         rows: &[RowRef],
-    ) -> Result<Vec<ScriptRan>> {
-        let none = || rows.iter().map(|_| ScriptRan::default()).collect();
+    ) -> Result<Vec<ScriptOutcome>> {
+        let none = || rows.iter().map(|_| ScriptOutcome::default()).collect();
         let Some(scripting) = self.scripting.as_ref().filter(|_| !rows.is_empty()) else {
             return Ok(none());
         };
@@ -483,12 +494,12 @@ impl<'r, R: Rows> Run<'r, R> {
         let found = events
             .iter()
             .filter_map(|it| scripts.of_table(table.index, it));
-        let found: Vec<&Compiled> = found.collect();
+        let found: Vec<&CompiledScript> = found.collect();
         let Some(first) = found.first() else {
             return Ok(none());
         };
         let statements = found.iter().flat_map(|it| it.statements.iter().cloned());
-        let statements: Vec<Statement> = statements.collect();
+        let statements: Vec<ScriptStatement> = statements.collect();
         let timed = ScriptTimer::begin();
         let ran = match first.is_of_sets() {
             true => self.run_set_for(table, &statements, rows).await,
@@ -517,11 +528,11 @@ impl<'r, R: Rows> Run<'r, R> {
     /// found fewer than there are, each is said to be unchanged.
     async fn run_set_for(
         &mut self,
-        table: &Incoming<'_, R::Table>,
-        statements: &[Statement],
+        table: &IncomingTable<'_, R::Table>,
+        statements: &[ScriptStatement],
         rows: &[RowRef],
-    ) -> Result<Vec<ScriptRan>> {
-        let mut all: Vec<ScriptRan> = rows.iter().map(|_| ScriptRan::default()).collect();
+    ) -> Result<Vec<ScriptOutcome>> {
+        let mut all: Vec<ScriptOutcome> = rows.iter().map(|_| ScriptOutcome::default()).collect();
         let name = &*self.publication.schema.tables[table.index].name;
         let columns = statements
             .iter()
@@ -555,14 +566,14 @@ impl<'r, R: Rows> Run<'r, R> {
                 Ok(())
             })?;
             match self.rows.run_set(table.table, statements, &set).await? {
-                ScriptRan::Done { changed, .. } => {
+                ScriptOutcome::Done { changed, .. } => {
                     // Which of them it has not found, it does not tell.
                     let fewer = changed.is_some_and(|it| it < some.len() as u64);
                     let changed = fewer.then_some(0);
-                    all[begin..end].fill(ScriptRan::Done { changed, row: None });
+                    all[begin..end].fill(ScriptOutcome::Done { changed, row: None });
                 }
                 refused if some.len() == 1 => all[begin] = refused,
-                ScriptRan::Refused(_) => {
+                ScriptOutcome::Refused(_) => {
                     let middle = begin + some.len() / 2;
                     waiting.extend([(middle, end), (begin, middle)]);
                 }
@@ -574,26 +585,26 @@ impl<'r, R: Rows> Run<'r, R> {
     /// Inserts, or deletes.
     async fn each(
         &mut self,
-        table: &Incoming<'_, R::Table>,
+        table: &IncomingTable<'_, R::Table>,
         op: Op,
         events: &[&str],
         rows: &[RowRef],
-        progress: &mut Progress<'_>,
-        failed: &mut Vec<Failed>,
+        progress: &mut UploadProgress<'_>,
+        failed: &mut Vec<FailedRow>,
     ) -> Result<()> {
         let before = match op {
-            Op::Delete => self.rows.find(table, op, rows, Image::Old).await?,
+            Op::Delete => self.rows.find(table, op, rows, RowImage::Old).await?,
             _ => rows.iter().map(|_| None).collect(),
         };
         let ran = self.run_for(table, events, rows).await?;
         let (mut done, mut found) = (Vec::with_capacity(rows.len()), Vec::new());
         for ((row, ran), before) in rows.iter().zip(ran).zip(before) {
             match ran {
-                ScriptRan::Done { .. } => {
+                ScriptOutcome::Done { .. } => {
                     done.push(*row);
                     found.push(before);
                 }
-                ScriptRan::Refused(refusal) => failed.push(Failed::new(*row, refusal)),
+                ScriptOutcome::Refused(refusal) => failed.push(FailedRow::new(*row, refusal)),
             }
         }
         if op != Op::Delete {
@@ -611,12 +622,15 @@ impl<'r, R: Rows> Run<'r, R> {
     /// them before: these deletes lose. `before` is what the centre had before the script, by row.
     async fn judge_deletes(
         &mut self,
-        table: &Incoming<'_, R::Table>,
+        table: &IncomingTable<'_, R::Table>,
         done: &[RowRef],
-        before: &[Option<Met>],
-        progress: &mut Progress<'_>,
+        before: &[Option<MetRow>],
+        progress: &mut UploadProgress<'_>,
     ) -> Result<Vec<RowRef>> {
-        let after = self.rows.find(table, Op::Delete, done, Image::Old).await?;
+        let after = self
+            .rows
+            .find(table, Op::Delete, done, RowImage::Old)
+            .await?;
         let types = &self.publication.row_types[table.index];
         let (mut kept, mut lost) = (Vec::new(), Vec::new());
         table.images(done, |at, uploaded| {
@@ -640,10 +654,10 @@ impl<'r, R: Rows> Run<'r, R> {
 
     async fn update_by_script(
         &mut self,
-        table: &Incoming<'_, R::Table>,
+        table: &IncomingTable<'_, R::Table>,
         rows: &[RowRef],
-        progress: &mut Progress<'_>,
-        failed: &mut Vec<Failed>,
+        progress: &mut UploadProgress<'_>,
+        failed: &mut Vec<FailedRow>,
     ) -> Result<()> {
         let fetches = ["upload_fetch", "upload_fetch_column_conflict"];
         let fetch = fetches
@@ -664,10 +678,10 @@ impl<'r, R: Rows> Run<'r, R> {
                 let by_column = fetch != "upload_fetch";
                 table.images(rows, |at, uploaded| {
                     match &fetched[at] {
-                        ScriptRan::Refused(refusal) => {
-                            failed.push(Failed::new(rows[at], refusal.clone()));
+                        ScriptOutcome::Refused(refusal) => {
+                            failed.push(FailedRow::new(rows[at], refusal.clone()));
                         }
-                        ScriptRan::Done { row, .. } => match row {
+                        ScriptOutcome::Done { row, .. } => match row {
                             Some(central)
                                 if is_as_before(types, table, uploaded, central, by_column) =>
                             {
@@ -681,22 +695,22 @@ impl<'r, R: Rows> Run<'r, R> {
             }
         }
         let event = "upload_update";
-        let before = self.rows.find(table, Op::Update, &plain, Image::Old);
+        let before = self.rows.find(table, Op::Update, &plain, RowImage::Old);
         let before = before.await?;
         let ran = self.run_for(table, &[event], &plain).await?;
         let (mut taken, mut unchanged) = (Vec::with_capacity(plain.len()), Vec::new());
         for (at, (row, ran)) in plain.iter().zip(ran).enumerate() {
             match ran {
-                ScriptRan::Done {
+                ScriptOutcome::Done {
                     changed: Some(0), ..
                 } => unchanged.push(at),
-                ScriptRan::Done { .. } => taken.push(at),
-                ScriptRan::Refused(refusal) => failed.push(Failed::new(*row, refusal)),
+                ScriptOutcome::Done { .. } => taken.push(at),
+                ScriptOutcome::Refused(refusal) => failed.push(FailedRow::new(*row, refusal)),
             }
         }
         if self.is_of_sets(table.index, event) && !unchanged.is_empty() {
             let found = unchanged.iter().map(|&at| (plain[at], &before[at]));
-            let found: Vec<(RowRef, &Option<Met>)> = found.collect();
+            let found: Vec<(RowRef, &Option<MetRow>)> = found.collect();
             let missed = self.missed(table, &found).await?;
             fought.extend(&missed);
             let missed: HashSet<RowRef> = missed.into_iter().collect();
@@ -717,9 +731,9 @@ impl<'r, R: Rows> Run<'r, R> {
     /// rows with what the centre had before.
     fn leave_others_to_download(
         &self,
-        table: &Incoming<'_, R::Table>,
-        taken: &[(RowRef, &Option<Met>)],
-        progress: &mut Progress<'_>,
+        table: &IncomingTable<'_, R::Table>,
+        taken: &[(RowRef, &Option<MetRow>)],
+        progress: &mut UploadProgress<'_>,
     ) -> Result<()> {
         let rows: Vec<RowRef> = taken.iter().map(|it| it.0).collect();
         let types = &self.publication.row_types[table.index];
@@ -739,11 +753,14 @@ impl<'r, R: Rows> Run<'r, R> {
     /// they were uploaded, and are what they were before the script, or are not there.
     async fn missed(
         &mut self,
-        table: &Incoming<'_, R::Table>,
-        found: &[(RowRef, &Option<Met>)],
+        table: &IncomingTable<'_, R::Table>,
+        found: &[(RowRef, &Option<MetRow>)],
     ) -> Result<Vec<RowRef>> {
         let rows: Vec<RowRef> = found.iter().map(|it| it.0).collect();
-        let after = self.rows.find(table, Op::Update, &rows, Image::New).await?;
+        let after = self
+            .rows
+            .find(table, Op::Update, &rows, RowImage::New)
+            .await?;
         let types = &self.publication.row_types[table.index];
         let all: Vec<usize> =
             (0..self.publication.schema.tables[table.index].columns.len()).collect();
@@ -768,16 +785,16 @@ impl<'r, R: Rows> Run<'r, R> {
     fn is_of_sets(&self, table: usize, event: &str) -> bool {
         let scripting = self.scripting.as_ref();
         let script = scripting.and_then(|it| it.scripts.of_table(table, event));
-        script.is_some_and(Compiled::is_of_sets)
+        script.is_some_and(CompiledScript::is_of_sets)
     }
 
     /// Updates that are conflicts: their scripts resolve them, or the centre's row stands.
     pub(super) async fn fight(
         &mut self,
-        table: &Incoming<'_, R::Table>,
+        table: &IncomingTable<'_, R::Table>,
         mut fought: Vec<RowRef>,
-        progress: &mut Progress<'_>,
-        failed: &mut Vec<Failed>,
+        progress: &mut UploadProgress<'_>,
+        failed: &mut Vec<FailedRow>,
     ) -> Result<()> {
         fought.sort_unstable();
         if !RESOLVING.iter().any(|it| self.has_script(table.index, it)) {
@@ -787,11 +804,14 @@ impl<'r, R: Rows> Run<'r, R> {
         let mut left = Vec::with_capacity(fought.len());
         for (row, ran) in fought.into_iter().zip(ran) {
             match ran {
-                ScriptRan::Done { .. } => left.push(row),
-                ScriptRan::Refused(refusal) => failed.push(Failed::new(row, refusal)),
+                ScriptOutcome::Done { .. } => left.push(row),
+                ScriptOutcome::Refused(refusal) => failed.push(FailedRow::new(row, refusal)),
             }
         }
-        let met = self.rows.find(table, Op::Update, &left, Image::New).await?;
+        let met = self
+            .rows
+            .find(table, Op::Update, &left, RowImage::New)
+            .await?;
         let types = &self.publication.row_types[table.index];
         let mut gone = Vec::new();
         let outcomes = &mut progress.outcomes;
@@ -801,7 +821,7 @@ impl<'r, R: Rows> Run<'r, R> {
                 return Ok(());
             };
             let central = met.central.values(types)?;
-            let settled = Settled {
+            let settled = ResolutionRecord {
                 outcome: ConflictOutcome::Merged,
                 replaced: None,
                 row: Some(&central),
@@ -824,8 +844,8 @@ fn are_same(columns: &[usize], one: &[Datum<'_>], other: &[Datum<'_>]) -> bool {
 /// Whether the centre's row is as the remote has seen it; or in the columns that it changes.
 fn is_as_before<T>(
     types: &[ColumnType],
-    table: &Incoming<'_, T>,
-    uploaded: &Uploaded<'_, '_>,
+    table: &IncomingTable<'_, T>,
+    uploaded: &UploadedImages<'_, '_>,
     central: &[Value],
     by_column: bool,
 ) -> bool {

@@ -8,11 +8,11 @@
 
 use tidewater_protocol::{Datum, PublicationSchema, Table};
 
-use super::decided::{RowKeys, pack_key};
-use super::operator::datum;
-use super::rows::Rows;
+use super::dependent_refusals::{RowKeys, pack_key};
+use super::operator_change::datum;
+use super::upload_writer::UploadWriter;
 use super::{row_json, text};
-use crate::engine::connection::{Connection, own};
+use crate::engine::connection::{DatabaseConnection, system_sql};
 use crate::engine::publication::Publication;
 use crate::error::CentreError;
 use crate::upload::SyncUpload;
@@ -28,7 +28,7 @@ pub(super) struct SentBefore {
 
 impl SentBefore {
     /// Looks for them.
-    pub(super) async fn find<R: Rows>(
+    pub(super) async fn find<R: UploadWriter>(
         rows: &mut R,
         upload: &SyncUpload,
         publication: &Publication<R::Table>,
@@ -55,7 +55,7 @@ impl SentBefore {
 /// Rows that an operator has sent again for the remote, of those of which the upload has what was
 /// refused before: it may be in already.
 async fn sent_by_operators(
-    connection: &mut impl Connection,
+    connection: &mut impl DatabaseConnection,
     upload: &SyncUpload,
     schema: &PublicationSchema,
 ) -> Result<RowKeys, CentreError> {
@@ -63,7 +63,7 @@ async fn sent_by_operators(
     let Some(first) = upload.retried.iter().min() else {
         return Ok(sent);
     };
-    let select = own!(
+    let select = system_sql!(
         "SELECT table_name, row_key, sequence FROM tidewater.settled_refusal
          WHERE remote_id = ?1 AND publication = ?2 AND sequence >= ?3
          AND settled_as IN ('replayed', 'edited')",

@@ -5,15 +5,18 @@ use std::collections::{HashMap, HashSet};
 
 use tidewater_protocol::{Code, Datum, Op, pack};
 
-use super::apply::{Earlier, Progress, Purpose, Run};
-use super::incoming::{Incoming, RowRef, Uploaded};
-use super::resolved::Resolving;
+use super::apply::{Earlier, UploadProgress, UploadRun, WritePurpose};
+use super::incoming_rows::{IncomingTable, RowRef, UploadedImages};
+use super::resolver_output::ResolverOutput;
 use super::row_writers;
-use super::rows::{Batch, Failed, Image, Met, OnDelete, Refusal, Rows, TargetTable, Written};
+use super::upload_writer::{
+    BatchOutcome, FailedRow, MetRow, OnDelete, RefusalReason, RowBatch, RowImage, TargetTable,
+    UploadWriter,
+};
 use crate::engine::exact::{Barrier, canonical};
 use crate::engine::publication::Publication;
 use crate::engine::resolve::Winner;
-use crate::engine::upload::decided::{Decision, pack_key};
+use crate::engine::upload::dependent_refusals::{RowDecision, pack_key};
 use crate::error::CentreError;
 use crate::records::ConflictOutcome;
 
@@ -35,17 +38,17 @@ type Result<T> = std::result::Result<T, CentreError>;
 
 /// Rows to be written; updates by the set of columns that they change.
 #[derive(Default)]
-pub(super) struct Ready {
+pub(super) struct ReadyRows {
     pub(super) sets: Vec<(Vec<usize>, Vec<RowRef>)>,
     /// Where a set of columns is among these.
     places: HashMap<Vec<usize>, usize>,
 }
 
-impl Ready {
+impl ReadyRows {
     /// Adds a row that changes these columns.
     pub(super) fn add<T>(
         &mut self,
-        table: &Incoming<'_, T>,
+        table: &IncomingTable<'_, T>,
         changed: &mut Vec<usize>,
         row: RowRef,
     ) {
@@ -75,9 +78,9 @@ impl Ready {
 
 /// What the rows of one operation are sorted into before any is written.
 #[derive(Default)]
-pub(super) struct Sorted {
+pub(super) struct SortedRows {
     /// To be written.
-    pub(super) ready: Ready,
+    pub(super) ready: ReadyRows,
     /// Cannot be written as they are; what they lost against has to be read.
     pub(super) unready: Vec<RowRef>,
     /// Lose whatever the centre has.
@@ -87,38 +90,40 @@ pub(super) struct Sorted {
 }
 
 /// What becomes of a row that has met one of the centre.
-enum Verdict {
+enum MeetingVerdict {
     /// The centre has what the remote wants.
     Applied,
     /// The centre's row wins.
     Lost,
     /// It is none of the remote's business.
-    Refused(Refusal),
+    Refused(RefusalReason),
 }
 
 /// Decides who wins. `barrier`: why the remote may not write the centre's row.
-fn decide(op: Op, met: &Met, barrier: Option<Barrier>) -> Verdict {
+fn decide(op: Op, met: &MetRow, barrier: Option<Barrier>) -> MeetingVerdict {
     match (op, barrier) {
-        (Op::Insert, Some(Barrier::OutOfScope)) => Verdict::Refused(Refusal::key_in_use()),
+        (Op::Insert, Some(Barrier::OutOfScope)) => {
+            MeetingVerdict::Refused(RefusalReason::key_in_use())
+        }
         // A row that may be read may be lost against.
-        (Op::Insert, _) | (Op::Update, None) if met.is_as_uploaded => Verdict::Applied,
-        (Op::Insert, _) | (_, None) => Verdict::Lost,
-        (_, Some(barrier)) => Verdict::Refused(Refusal::barred(barrier)),
+        (Op::Insert, _) | (Op::Update, None) if met.is_as_uploaded => MeetingVerdict::Applied,
+        (Op::Insert, _) | (_, None) => MeetingVerdict::Lost,
+        (_, Some(barrier)) => MeetingVerdict::Refused(RefusalReason::barred(barrier)),
     }
 }
 
 /// Why a row can never be what it is to be, if that is known without the database.
-pub(super) fn obstacle<R: Rows>(
+pub(super) fn obstacle<R: UploadWriter>(
     rows: &mut R,
     publication: &Publication<R::Table>,
-    table: &Incoming<'_, R::Table>,
-    uploaded: &Uploaded<'_, '_>,
+    table: &IncomingTable<'_, R::Table>,
+    uploaded: &UploadedImages<'_, '_>,
     changed: &[usize],
-) -> Option<Refusal> {
+) -> Option<RefusalReason> {
     let new = uploaded.new?;
     let schema = &publication.schema.tables[table.index];
     let name = |column: usize| &schema.columns[column].name;
-    let refusal = |code, reason| Some(Refusal::new(code, reason));
+    let refusal = |code, reason| Some(RefusalReason::new(code, reason));
     let differs = |&&column: &&usize| {
         let old = uploaded.old;
         old.is_some_and(|old| !pack::same(&old[column], &new[column]))
@@ -140,14 +145,14 @@ pub(super) fn obstacle<R: Rows>(
             return refusal(Code::RowBadValue, reason);
         }
     }
-    let reason = rows.unfit(table, Image::New, new)?;
+    let reason = rows.misfit_reason(table, RowImage::New, new)?;
     refusal(Code::RowBadValue, reason)
 }
 
 /// Finds the columns that an update sets; of other operations there are none.
 pub(super) fn find_changed<T>(
-    table: &Incoming<'_, T>,
-    uploaded: &Uploaded<'_, '_>,
+    table: &IncomingTable<'_, T>,
+    uploaded: &UploadedImages<'_, '_>,
     changed: &mut Vec<usize>,
 ) {
     changed.clear();
@@ -157,17 +162,17 @@ pub(super) fn find_changed<T>(
     }
 }
 
-impl<'r, R: Rows> Run<'r, R> {
+impl<'r, R: UploadWriter> UploadRun<'r, R> {
     /// Writes rows of one operation; gives back those that the database refused, and deletes that
     /// would do something to children.
     pub(super) async fn write(
         &mut self,
-        table: &Incoming<'_, R::Table>,
+        table: &IncomingTable<'_, R::Table>,
         op: Op,
         refs: &[RowRef],
         earlier: &Earlier,
-        progress: &mut Progress<'_>,
-    ) -> Result<Vec<Failed>> {
+        progress: &mut UploadProgress<'_>,
+    ) -> Result<Vec<FailedRow>> {
         if self.is_scripted(table.index, op) {
             return self.write_by_script(table, op, refs, progress).await;
         }
@@ -180,7 +185,7 @@ impl<'r, R: Rows> Run<'r, R> {
         }
         let mut unready = sorted.unready;
         for (changed, refs) in &sorted.ready.sets {
-            let batch = Batch::new(table, op, changed);
+            let batch = RowBatch::new(table, op, changed);
             let written = self.rows.write(&batch, refs).await?;
             unready.extend(note(table, op, written, &mut failed, progress)?);
         }
@@ -206,38 +211,41 @@ impl<'r, R: Rows> Run<'r, R> {
 
     /// Whether a delete leaves rows where they are to which others refer: also where their operator has
     /// devices take those along, an operator who writes one row has to say so.
-    fn looks_for_children(&self, table: &Incoming<'_, R::Table>) -> bool {
+    fn looks_for_children(&self, table: &IncomingTable<'_, R::Table>) -> bool {
         match (self.purpose, table.table.on_delete()) {
             (_, OnDelete::Nothing) => false,
-            (Purpose::Operator { force }, _) => !force,
-            (Purpose::Sync, on_delete) => on_delete == OnDelete::Looks,
+            (WritePurpose::Operator { force }, _) => !force,
+            (WritePurpose::Sync, on_delete) => on_delete == OnDelete::Looks,
         }
     }
 
     /// Takes deletes out of those to be written that would take children along, or change them.
     async fn leave_parents(
         &mut self,
-        table: &Incoming<'_, R::Table>,
+        table: &IncomingTable<'_, R::Table>,
         rows: &mut Vec<RowRef>,
         insists: bool,
-        failed: &mut Vec<Failed>,
+        failed: &mut Vec<FailedRow>,
     ) -> Result<()> {
         let schema = &self.publication.schema.tables[table.index];
         let mut keys = schema.foreign_keys.iter();
         let refers_to_itself = keys.any(|key| key.parent == schema.name);
         for level in 1.. {
-            let mut parents = self.rows.with_children(table, rows, insists).await?;
+            let mut parents = self
+                .rows
+                .find_rows_with_children(table, rows, insists)
+                .await?;
             if !parents.is_empty() && level == MOST_LEVELS {
                 parents.clone_from(rows);
             }
             if parents.is_empty() {
                 break;
             }
-            failed.extend(parents.iter().map(|&at| Failed {
+            failed.extend(parents.iter().map(|&at| FailedRow {
                 has_children: true,
-                ..Failed::new(
+                ..FailedRow::new(
                     at,
-                    Refusal {
+                    RefusalReason {
                         code: Code::RowForeignKey,
                         reason: "others refer to this row".into(),
                         database_code: None,
@@ -257,15 +265,15 @@ impl<'r, R: Rows> Run<'r, R> {
     /// Tells what can be written from what cannot, and refuses what never will.
     pub(super) fn sort(
         &mut self,
-        table: &Incoming<'_, R::Table>,
+        table: &IncomingTable<'_, R::Table>,
         op: Op,
         refs: &[RowRef],
-        progress: &mut Progress<'_>,
-    ) -> Result<Sorted> {
-        let mut sorted = Sorted::default();
+        progress: &mut UploadProgress<'_>,
+    ) -> Result<SortedRows> {
+        let mut sorted = SortedRows::default();
         let mut membership = self.membership(table);
         let hands_over = self.hands_over(table, op);
-        let Progress {
+        let UploadProgress {
             outcomes,
             is_outside,
             ..
@@ -274,17 +282,17 @@ impl<'r, R: Rows> Run<'r, R> {
         let mut changed = Vec::new();
         table.images(refs, |at, uploaded| {
             let decision = outcomes.decision(table, op, uploaded.key);
-            let is_handled = decision == Some(Decision::Handled);
+            let is_handled = decision == Some(RowDecision::Handled);
             match decision {
-                Some(Decision::Refused(refusal)) => {
+                Some(RowDecision::Refused(refusal)) => {
                     outcomes.refused(table, uploaded, &refusal);
                     return Ok(());
                 }
-                Some(Decision::Lost) => {
+                Some(RowDecision::Lost) => {
                     sorted.lost.push(refs[at]);
                     return Ok(());
                 }
-                Some(Decision::Handled) | None => {}
+                Some(RowDecision::Handled) | None => {}
             }
             find_changed(table, uploaded, &mut changed);
             let mut refusal = obstacle(self.rows, self.publication, table, uploaded, &changed);
@@ -293,7 +301,7 @@ impl<'r, R: Rows> Run<'r, R> {
                 // It may come into scope by the upload itself.
                 *is_outside |= !is_handled;
                 let gives_up = is_handled || outcomes.gives_up_outside();
-                refusal = gives_up.then(|| Refusal::barred(barrier));
+                refusal = gives_up.then(|| RefusalReason::barred(barrier));
             }
             if let Some(refusal) = refusal {
                 outcomes.refused(table, uploaded, &refusal);
@@ -305,7 +313,7 @@ impl<'r, R: Rows> Run<'r, R> {
             }
             let is_unready = uploaded.old.is_some_and(|old| {
                 membership.barrier(old).is_some()
-                    || self.rows.unfit(table, Image::Old, old).is_some()
+                    || self.rows.misfit_reason(table, RowImage::Old, old).is_some()
             });
             if is_unready || op == Op::Update && changed.is_empty() {
                 sorted.unready.push(refs[at]);
@@ -320,18 +328,18 @@ impl<'r, R: Rows> Run<'r, R> {
     /// Reads the rows of the centre that uploaded ones met, and settles who wins.
     async fn meet(
         &mut self,
-        table: &Incoming<'_, R::Table>,
+        table: &IncomingTable<'_, R::Table>,
         op: Op,
         rows: &[RowRef],
         earlier: &Earlier,
-        progress: &mut Progress<'_>,
-        failed: &mut Vec<Failed>,
+        progress: &mut UploadProgress<'_>,
+        failed: &mut Vec<FailedRow>,
     ) -> Result<()> {
-        let met = self.rows.find(table, op, rows, Image::Old).await?;
+        let met = self.rows.find(table, op, rows, RowImage::Old).await?;
         let (mut membership, mut shown) = (self.membership(table), self.shown(table));
         let types = &self.publication.row_types[table.index];
         let schema = &self.publication.schema.tables[table.index];
-        let families = self.families;
+        let key_cascades = self.key_cascades;
         let outcomes = &mut progress.outcomes;
         let (mut gone, mut changed) = (Vec::new(), Vec::new());
         let winner = self.publication.resolvers[table.index].winner;
@@ -347,7 +355,7 @@ impl<'r, R: Rows> Run<'r, R> {
         let insists = self.purpose.insists();
         // Nor does an operator who insists make one of two rows that have their own families.
         let is_followed = self.publication.followed[table.index];
-        let has_children = families.has_children(table.index) && (!insists || is_followed);
+        let has_children = key_cascades.has_children(table.index) && (!insists || is_followed);
         table.images(rows, |at, uploaded| {
             let Some(met) = &met[at] else {
                 gone.push(rows[at]);
@@ -356,7 +364,7 @@ impl<'r, R: Rows> Run<'r, R> {
             let central = met.central.values(types)?;
             let before = uploaded
                 .old
-                .and_then(|old| families.before(table.index, old, &central));
+                .and_then(|old| key_cascades.before(table.index, old, &central));
             let before = before.as_ref().unwrap_or(&central);
             let barrier = membership.barrier(&central);
             let barrier = barrier.filter(|_| membership.barrier(before).is_some());
@@ -368,9 +376,9 @@ impl<'r, R: Rows> Run<'r, R> {
             }
             let can_resolve = resolves && is_theirs && met.central.is_whole && before == &central;
             let verdict = decide(op, met, barrier);
-            let is_equal = matches!(verdict, Verdict::Applied);
+            let is_equal = matches!(verdict, MeetingVerdict::Applied);
             match verdict {
-                Verdict::Applied
+                MeetingVerdict::Applied
                     if !can_resolve
                         || earlier.contains_key(&rows[at])
                         || !resolving.resolves_equal(table, uploaded, &central) =>
@@ -379,13 +387,13 @@ impl<'r, R: Rows> Run<'r, R> {
                 }
                 // The row that has the key is to get another one.
                 _ if op == Op::Insert
-                    && families.leaves_key(&(table.index, pack_key(schema, uploaded.key))) =>
+                    && key_cascades.leaves_key(&(table.index, pack_key(schema, uploaded.key))) =>
                 {
-                    failed.push(Failed::new(rows[at], Refusal::key_in_use()));
+                    failed.push(FailedRow::new(rows[at], RefusalReason::key_in_use()));
                 }
-                Verdict::Refused(refusal) => outcomes.refused(table, uploaded, &refusal),
-                Verdict::Applied | Verdict::Lost => match earlier.get(&rows[at]) {
-                    Some(refusal) => failed.push(Failed::new(rows[at], refusal.clone())),
+                MeetingVerdict::Refused(refusal) => outcomes.refused(table, uploaded, &refusal),
+                MeetingVerdict::Applied | MeetingVerdict::Lost => match earlier.get(&rows[at]) {
+                    Some(refusal) => failed.push(FailedRow::new(rows[at], refusal.clone())),
                     // One that cannot be sent is as good as gone until it can: then it comes with
                     // a download.
                     None => {
@@ -411,7 +419,7 @@ impl<'r, R: Rows> Run<'r, R> {
                             // There is nothing to choose between.
                             Some(ConflictOutcome::Centre) if is_equal => outcomes.applied(op, 1),
                             Some(_) if is_insert && has_children => {
-                                outcomes.refused(table, uploaded, &Refusal::another_row());
+                                outcomes.refused(table, uploaded, &RefusalReason::another_row());
                             }
                             Some(ended) => outcomes.conflict(table, uploaded, winner, ended),
                         }
@@ -426,7 +434,7 @@ impl<'r, R: Rows> Run<'r, R> {
             self.fight(table, fought, progress, failed).await?;
         }
         if !changed.is_empty() {
-            let insisted = self.insist(table, op, &changed, Image::Old, progress, failed);
+            let insisted = self.insist(table, op, &changed, RowImage::Old, progress, failed);
             gone.extend(insisted.await?);
         }
         if op == Op::Update && !gone.is_empty() && !table.moves.is_empty() {
@@ -441,15 +449,18 @@ impl<'r, R: Rows> Run<'r, R> {
     /// Gives back the others.
     async fn meet_moved(
         &mut self,
-        table: &Incoming<'_, R::Table>,
+        table: &IncomingTable<'_, R::Table>,
         rows: Vec<RowRef>,
-        progress: &mut Progress<'_>,
-        failed: &mut Vec<Failed>,
+        progress: &mut UploadProgress<'_>,
+        failed: &mut Vec<FailedRow>,
     ) -> Result<Vec<RowRef>> {
-        let met = self.rows.find(table, Op::Update, &rows, Image::New).await?;
+        let met = self
+            .rows
+            .find(table, Op::Update, &rows, RowImage::New)
+            .await?;
         let (mut membership, mut shown) = (self.membership(table), self.shown(table));
         let types = &self.publication.row_types[table.index];
-        let (families, mut applied) = (self.families, 0);
+        let (key_cascades, mut applied) = (self.key_cascades, 0);
         let outcomes = &mut progress.outcomes;
         let (mut gone, mut changed) = (Vec::new(), Vec::new());
         table.images(&rows, |at, uploaded| {
@@ -461,7 +472,7 @@ impl<'r, R: Rows> Run<'r, R> {
             let central = met.central.values(types)?;
             let before = uploaded
                 .old
-                .and_then(|old| families.before(table.index, old, &central));
+                .and_then(|old| key_cascades.before(table.index, old, &central));
             let before = before.as_ref().unwrap_or(&central);
             match [&central, before]
                 .map(|it| membership.barrier(it))
@@ -480,7 +491,8 @@ impl<'r, R: Rows> Run<'r, R> {
         })?;
         progress.outcomes.applied(Op::Update, applied);
         if !changed.is_empty() {
-            let insisted = self.insist(table, Op::Update, &changed, Image::New, progress, failed);
+            let insisted =
+                self.insist(table, Op::Update, &changed, RowImage::New, progress, failed);
             gone.extend(insisted.await?);
         }
         Ok(gone)
@@ -490,12 +502,12 @@ impl<'r, R: Rows> Run<'r, R> {
     /// passed over all the same.
     async fn insist(
         &mut self,
-        table: &Incoming<'_, R::Table>,
+        table: &IncomingTable<'_, R::Table>,
         op: Op,
         rows: &[RowRef],
-        key: Image,
-        progress: &mut Progress<'_>,
-        failed: &mut Vec<Failed>,
+        key: RowImage,
+        progress: &mut UploadProgress<'_>,
+        failed: &mut Vec<FailedRow>,
     ) -> Result<Vec<RowRef>> {
         let mut sorted = self.sort(table, op, rows, progress)?;
         let mut passed_over = sorted.unready;
@@ -505,7 +517,7 @@ impl<'r, R: Rows> Run<'r, R> {
             }
         }
         for (changed, rows) in &sorted.ready.sets {
-            let batch = Batch {
+            let batch = RowBatch {
                 table,
                 op,
                 changed,
@@ -521,16 +533,16 @@ impl<'r, R: Rows> Run<'r, R> {
     /// Leaves rows to the handlers that have seen to them, if they are the remote's to change.
     async fn leave_handled(
         &mut self,
-        table: &Incoming<'_, R::Table>,
+        table: &IncomingTable<'_, R::Table>,
         op: Op,
         rows: &[RowRef],
-        progress: &mut Progress<'_>,
+        progress: &mut UploadProgress<'_>,
     ) -> Result<()> {
         let types = &self.publication.row_types[table.index];
         // Where only the handler has rows, what the remote has is what it has given.
         let is_ours = !self.publication.handled[table.index].keeps_uploads;
         for rows in rows.chunks(ROWS_AT_ONCE) {
-            let met = self.rows.find(table, op, rows, Image::Old).await?;
+            let met = self.rows.find(table, op, rows, RowImage::Old).await?;
             let mut membership = self.membership(table);
             let outcomes = &mut progress.outcomes;
             table.images(rows, |at, uploaded| {
@@ -542,7 +554,7 @@ impl<'r, R: Rows> Run<'r, R> {
                 match barrier {
                     None => outcomes.handled(table, uploaded, is_ours),
                     Some(barrier) => {
-                        outcomes.refused(table, uploaded, &Refusal::barred(barrier));
+                        outcomes.refused(table, uploaded, &RefusalReason::barred(barrier));
                     }
                 }
                 Ok(())
@@ -554,12 +566,12 @@ impl<'r, R: Rows> Run<'r, R> {
     /// Settles rows whose key the centre does not have.
     async fn settle_gone(
         &mut self,
-        table: &Incoming<'_, R::Table>,
+        table: &IncomingTable<'_, R::Table>,
         op: Op,
         mut gone: Vec<RowRef>,
         earlier: &Earlier,
-        progress: &mut Progress<'_>,
-        failed: &mut Vec<Failed>,
+        progress: &mut UploadProgress<'_>,
+        failed: &mut Vec<FailedRow>,
     ) -> Result<()> {
         if gone.is_empty() {
             return Ok(());
@@ -575,7 +587,7 @@ impl<'r, R: Rows> Run<'r, R> {
             // Their key is free: some other unique constraint was in the way, and tells its name
             // when nobody looks away.
             Op::Insert => {
-                let insisted = self.insist(table, op, &gone, Image::Old, progress, failed);
+                let insisted = self.insist(table, op, &gone, RowImage::Old, progress, failed);
                 let passed_over = insisted.await?;
                 debug_assert!(passed_over.is_empty());
                 Ok(())
@@ -583,7 +595,7 @@ impl<'r, R: Rows> Run<'r, R> {
             _ => {
                 gone.retain(|at| match earlier.get(at) {
                     Some(refusal) => {
-                        failed.push(Failed::new(*at, refusal.clone()));
+                        failed.push(FailedRow::new(*at, refusal.clone()));
                         false
                     }
                     None => true,
@@ -594,7 +606,7 @@ impl<'r, R: Rows> Run<'r, R> {
     }
 
     /// What is to be resolved of a table.
-    fn resolving(&self, table: &Incoming<'_, R::Table>) -> Resolving<'r> {
+    fn resolving(&self, table: &IncomingTable<'_, R::Table>) -> ResolverOutput<'r> {
         let how = (self.purpose, self.sent_before);
         let rank = self
             .admission
@@ -603,16 +615,16 @@ impl<'r, R: Rows> Run<'r, R> {
             .get(table.index)
             .copied()
             .flatten();
-        Resolving::new(self.publication, table.index, self.upload, how).with_rank(rank)
+        ResolverOutput::new(self.publication, table.index, self.upload, how).with_rank(rank)
     }
 
     /// Settles updates of rows that somebody has deleted.
     async fn settle_deleted(
         &mut self,
-        table: &Incoming<'_, R::Table>,
+        table: &IncomingTable<'_, R::Table>,
         gone: &[RowRef],
-        progress: &mut Progress<'_>,
-        failed: &mut Vec<Failed>,
+        progress: &mut UploadProgress<'_>,
+        failed: &mut Vec<FailedRow>,
     ) -> Result<()> {
         let mut resolving = self.resolving(table);
         let outcomes = &mut progress.outcomes;
@@ -633,14 +645,14 @@ impl<'r, R: Rows> Run<'r, R> {
     /// Has rows lose against whatever the centre has.
     pub(super) async fn lose(
         &mut self,
-        table: &Incoming<'_, R::Table>,
+        table: &IncomingTable<'_, R::Table>,
         op: Op,
         rows: &[RowRef],
-        progress: &mut Progress<'_>,
+        progress: &mut UploadProgress<'_>,
     ) -> Result<()> {
         let types = &self.publication.row_types[table.index];
         for rows in rows.chunks(ROWS_AT_ONCE) {
-            let met = self.rows.find(table, op, rows, Image::Old).await?;
+            let met = self.rows.find(table, op, rows, RowImage::Old).await?;
             let (mut membership, mut shown) = (self.membership(table), self.shown(table));
             let outcomes = &mut progress.outcomes;
             table.images(rows, |at, uploaded| {
@@ -653,7 +665,7 @@ impl<'r, R: Rows> Run<'r, R> {
                 };
                 let central = met.central.values(types)?;
                 if !membership.has(&central) {
-                    let refusal = Refusal::barred(Barrier::OutOfScope);
+                    let refusal = RefusalReason::barred(Barrier::OutOfScope);
                     outcomes.refused(table, uploaded, &refusal);
                     return Ok(());
                 }
@@ -670,8 +682,8 @@ impl<'r, R: Rows> Run<'r, R> {
 /// Whether a row was as its remote says before the upload's own parents changed it, and is not any
 /// more.
 fn is_own_doing<T>(
-    table: &Incoming<'_, T>,
-    uploaded: &Uploaded<'_, '_>,
+    table: &IncomingTable<'_, T>,
+    uploaded: &UploadedImages<'_, '_>,
     before: &[Datum<'_>],
     central: &[Datum<'_>],
 ) -> bool {
@@ -696,11 +708,11 @@ fn overtaken(table: &str) -> CentreError {
 
 /// Notes what became of rows; gives back those that were passed over.
 fn note<T>(
-    table: &Incoming<'_, T>,
+    table: &IncomingTable<'_, T>,
     op: Op,
-    written: Written,
-    failed: &mut Vec<Failed>,
-    progress: &mut Progress<'_>,
+    written: BatchOutcome,
+    failed: &mut Vec<FailedRow>,
+    progress: &mut UploadProgress<'_>,
 ) -> Result<Vec<RowRef>> {
     let outcomes = &mut progress.outcomes;
     outcomes.applied(op, written.applied + written.kept.len() as u64);

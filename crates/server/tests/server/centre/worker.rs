@@ -9,13 +9,13 @@ use tokio::sync::watch;
 
 use tidewater_centre::centre::CentreResult;
 use tidewater_centre::records::{
-    AskedSession, FormerRecord, History, NumbersWanted, Proven, RemoteRecord, SessionState,
-    ShutOut, SubscriptionRecord, SyncRecord, UserRecord,
+    FormerRecord, HistoryCheck, NumbersRequest, ProvenIdentity, RemoteRecord, SessionRequest,
+    SessionState, ShutOutReason, SubscriptionRecord, SyncRecord, UserRecord,
 };
 use tidewater_centre::{
-    Begun, CentreError, Checkpoint, DownloadJob, DownloadOutcome, DownloadSink, DownloadStart,
-    Downloaded, Downloading, OwnUpload, SyncUpload, TableCompare, TableRequest, UploadOutcome,
-    UploadResult, Worker,
+    CentreError, Checkpoint, DownloadJob, DownloadOutcome, DownloadSink, DownloadStart, Downloaded,
+    OnceKeyState, OwnUpload, RunningDownloads, SyncUpload, TableCompare, TableRequest,
+    UploadOutcome, UploadResult, Worker,
 };
 use tidewater_protocol::compare::{Intervals, Ranges};
 use tidewater_protocol::message::{NumberBlock, TableBegin};
@@ -42,8 +42,8 @@ async fn pass(gate: &watch::Sender<bool>) {
 }
 
 impl MemoryWorker {
-    fn session_state(&self, session: &AskedSession) -> SessionState {
-        let AskedSession {
+    fn session_state(&self, session: &SessionRequest) -> SessionState {
+        let SessionRequest {
             user,
             remote_id,
             subscriptions: asked,
@@ -53,8 +53,8 @@ impl MemoryWorker {
         let histories = asked.iter().map(|it| {
             let (history, _) = watermark(it.watermark.as_ref()?);
             Some(match history == state.history_number {
-                true => History::Known,
-                false => History::Unknown,
+                true => HistoryCheck::Known,
+                false => HistoryCheck::Unknown,
             })
         });
         let subscriptions = asked.iter().map(|it| {
@@ -91,7 +91,10 @@ impl MemoryWorker {
 }
 
 impl Worker for MemoryWorker {
-    fn session_states(&mut self, asked: Vec<AskedSession>) -> CentreResult<'_, Vec<SessionState>> {
+    fn session_states(
+        &mut self,
+        asked: Vec<SessionRequest>,
+    ) -> CentreResult<'_, Vec<SessionState>> {
         Box::pin(async move {
             pass(&self.0.session_gate).await;
             self.check()?;
@@ -103,17 +106,20 @@ impl Worker for MemoryWorker {
     fn shut_out<'a>(
         &'a mut self,
         remotes: &'a [RemoteId],
-    ) -> CentreResult<'a, Vec<(RemoteId, ShutOut)>> {
+    ) -> CentreResult<'a, Vec<(RemoteId, ShutOutReason)>> {
         Box::pin(async move {
             self.check()?;
             let state = self.0.state();
             let reason = |id: &RemoteId| {
                 let Some(remote) = state.remotes.get(id) else {
-                    return Some(ShutOut::Removed);
+                    return Some(ShutOutReason::Removed);
                 };
                 let disabled = state.users.get(&remote.user).is_none_or(|it| it.disabled);
-                let by_user = disabled.then_some(ShutOut::UserDisabled);
-                remote.revoked.then_some(ShutOut::RemoteRevoked).or(by_user)
+                let by_user = disabled.then_some(ShutOutReason::UserDisabled);
+                remote
+                    .revoked
+                    .then_some(ShutOutReason::RemoteRevoked)
+                    .or(by_user)
             };
             let shut_out = remotes.iter().filter_map(|id| Some((*id, reason(id)?)));
             Ok(shut_out.collect())
@@ -146,7 +152,7 @@ impl Worker for MemoryWorker {
     fn prove_user<'a>(
         &'a mut self,
         user: &'a str,
-        proven: &'a Proven,
+        proven: &'a ProvenIdentity,
         creates: bool,
     ) -> CentreResult<'a, bool> {
         Box::pin(async move {
@@ -166,7 +172,7 @@ impl Worker for MemoryWorker {
         })
     }
 
-    fn hand_out<'a>(&'a mut self, _: &'a NumbersWanted) -> CentreResult<'a, Vec<NumberBlock>> {
+    fn hand_out<'a>(&'a mut self, _: &'a NumbersRequest) -> CentreResult<'a, Vec<NumberBlock>> {
         Box::pin(async { Ok(Vec::new()) })
     }
 
@@ -225,10 +231,13 @@ impl Worker for MemoryWorker {
         })
     }
 
-    fn download<'a>(&'a mut self, downloads: Vec<Downloading<'a>>) -> CentreResult<'a, Downloaded> {
+    fn download<'a>(
+        &'a mut self,
+        downloads: Vec<RunningDownloads<'a>>,
+    ) -> CentreResult<'a, Downloaded> {
         Box::pin(async move {
             let mut downloaded = Vec::with_capacity(downloads.len());
-            for Downloading { job, sink } in downloads {
+            for RunningDownloads { job, sink } in downloads {
                 downloaded.push(Some(self.download_one(job, sink).await));
             }
             Ok(downloaded)
@@ -289,7 +298,7 @@ impl Worker for MemoryWorker {
         key: [u8; 16],
         _: &'a str,
         now_ms: i64,
-    ) -> CentreResult<'a, Begun> {
+    ) -> CentreResult<'a, OnceKeyState> {
         Box::pin(async move {
             // Nobody else gets on meanwhile, so nothing finds out how late it is.
             std::thread::sleep(*self.0.noted_after.lock().unwrap());
@@ -298,11 +307,14 @@ impl Worker for MemoryWorker {
             let outcome = match state.once.entry((user.to_owned(), key)) {
                 Entry::Vacant(entry) => {
                     entry.insert(None);
-                    return Ok(Begun::New);
+                    return Ok(OnceKeyState::New);
                 }
                 Entry::Occupied(entry) => entry.get().clone(),
             };
-            Ok(outcome.map_or(Begun::Unfinished { begun_ms: now_ms }, Begun::Done))
+            Ok(outcome.map_or(
+                OnceKeyState::Unfinished { begun_ms: now_ms },
+                OnceKeyState::Done,
+            ))
         })
     }
 

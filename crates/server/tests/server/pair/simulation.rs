@@ -11,13 +11,13 @@ use tokio::io::DuplexStream;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::time::Instant;
 
-use tidewater_centre::records::{Proven, UserRecord};
+use tidewater_centre::records::{ProvenIdentity, UserRecord};
 use tidewater_remote::session::Now;
 use tidewater_server::environment::{
     Blocking, BoxFuture, Clock, Environment, IncomingStream, Randomness, ServerNetwork,
     StreamListener,
 };
-use tidewater_server::{Config, Running, Server};
+use tidewater_server::{Config, RunningServer, Server};
 
 use crate::centre::{Handle, MemoryCentre};
 
@@ -76,7 +76,7 @@ pub(super) struct Simulation {
     began: Instant,
     environment: Environment,
     address: Arc<Address>,
-    running: Option<Running>,
+    running: Option<RunningServer>,
     /// What happened, a line each: the same for the same seed.
     history: RefCell<Vec<String>>,
 }
@@ -137,7 +137,7 @@ impl Simulation {
                 password_hash: hash.to_string(),
                 disabled: false,
                 created_ms: 0,
-                proven: Proven::default(),
+                proven: ProvenIdentity::default(),
             };
             self.centre.state().users.insert(name.into(), user);
         }

@@ -2,7 +2,7 @@
 
 use std::ops::ControlFlow;
 
-use tidewater_centre::records::{Retention, SigningKey};
+use tidewater_centre::records::{RetentionTimes, SigningKey};
 use tidewater_protocol::Value;
 use tidewater_testing::generate::schema::{Leaves, TableId};
 use tidewater_testing::generate::triggers::THEN;
@@ -174,7 +174,7 @@ impl<C: Centre> Field<C> {
 
     /// Change logs and marks are cut off, refused rows and conflicts stay.
     pub(super) fn prune(&mut self) {
-        let retention = Retention {
+        let retention = RetentionTimes {
             log_ms: LONG_MS / 2,
             history_ms: LONG_MS / 2,
             conflicts_ms: 2 * LONG_MS,

@@ -1,0 +1,254 @@
+//! The server's own tables: how their SQL is spelled and run here.
+
+use std::error::Error;
+use std::pin::Pin;
+use std::task::Poll;
+
+use bytes::BytesMut;
+use futures_util::future::{self, BoxFuture};
+use futures_util::{FutureExt, StreamExt, TryFutureExt, pin_mut};
+use tokio_postgres::types::{FromSql, IsNull, ToSql, Type, to_sql_checked};
+use tokio_postgres::{Client, Statement};
+
+use tidewater_protocol::Value;
+
+use super::connection::{PostgresConnection, centre_error, refused};
+use tidewater_centre::engine::connection::{
+    self, Durability, ResultRow, StatementResult, SystemStatement, split_rows,
+};
+use tidewater_centre::error::CentreError;
+
+/// Spells neutral SQL. Rows are arrays, one for each column.
+pub(super) fn spell(sql: &str) -> String {
+    let sql = sql.replace('?', "$");
+    let Some((before, types, behind)) = split_rows(&sql) else {
+        return sql;
+    };
+    let (mut arrays, mut names) = (Vec::new(), Vec::new());
+    for (kind, at) in types.zip(1..) {
+        let kind = match kind {
+            "INTEGER" => "bigint",
+            "BOOLEAN" => "boolean",
+            "BLOB" => "bytea",
+            _ => "text",
+        };
+        arrays.push(format!("${at}::{kind}[]"));
+        names.push(format!("c{at}"));
+    }
+    let (arrays, names) = (arrays.join(", "), names.join(", "));
+    format!("{before}unnest({arrays}) WITH ORDINALITY AS v({names}, n){behind}")
+}
+
+/// A parameter, encoded as the type that PostgreSQL gave it.
+#[derive(Debug)]
+struct EncodedParameter<'a>(&'a Value);
+
+impl ToSql for EncodedParameter<'_> {
+    fn to_sql(
+        &self,
+        kind: &Type,
+        out: &mut BytesMut,
+    ) -> Result<IsNull, Box<dyn Error + Sync + Send>> {
+        match self.0 {
+            Value::Null => Ok(IsNull::Yes),
+            Value::Integer(integer) => match *kind {
+                Type::BOOL => (*integer != 0).to_sql(kind, out),
+                Type::INT2 => i16::try_from(*integer)?.to_sql(kind, out),
+                Type::INT4 => i32::try_from(*integer)?.to_sql(kind, out),
+                Type::OID => u32::try_from(*integer)?.to_sql(kind, out),
+                _ => integer.to_sql(kind, out),
+            },
+            Value::Real(real) => real.to_sql(kind, out),
+            Value::Text(text) => text.to_sql(kind, out),
+            Value::Blob(bytes) => bytes.to_sql(kind, out),
+        }
+    }
+
+    fn accepts(_: &Type) -> bool {
+        true
+    }
+
+    to_sql_checked!();
+}
+
+/// A value of a result.
+struct ResultCell(Value);
+
+impl<'a> FromSql<'a> for ResultCell {
+    fn from_sql(kind: &Type, bytes: &'a [u8]) -> Result<ResultCell, Box<dyn Error + Sync + Send>> {
+        Ok(ResultCell(match *kind {
+            Type::BOOL => Value::Integer(i64::from(bool::from_sql(kind, bytes)?)),
+            Type::INT2 => Value::Integer(i64::from(i16::from_sql(kind, bytes)?)),
+            Type::INT4 => Value::Integer(i64::from(i32::from_sql(kind, bytes)?)),
+            Type::INT8 => Value::Integer(i64::from_sql(kind, bytes)?),
+            Type::OID => Value::Integer(i64::from(u32::from_sql(kind, bytes)?)),
+            Type::BYTEA => Value::Blob(bytes.to_owned()),
+            _ => Value::Text(std::str::from_utf8(bytes)?.to_owned()),
+        }))
+    }
+
+    fn from_sql_null(_: &Type) -> Result<ResultCell, Box<dyn Error + Sync + Send>> {
+        Ok(ResultCell(Value::Null))
+    }
+
+    fn accepts(_: &Type) -> bool {
+        true
+    }
+}
+
+async fn run(
+    client: &Client,
+    statement: &Statement,
+    own: &SystemStatement,
+) -> Result<StatementResult, tokio_postgres::Error> {
+    let rows = match split_rows(own.sql) {
+        None => {
+            let parameters = own.parameters.iter().map(EncodedParameter);
+            client.query_raw(statement, parameters).await?
+        }
+        Some((_, types, _)) => {
+            let column = |at: usize| own.rows.iter().map(move |row| EncodedParameter(&row[at]));
+            let arrays = (0..types.count()).map(|at| column(at).collect::<Vec<_>>());
+            client.query_raw(statement, arrays).await?
+        }
+    };
+    pin_mut!(rows);
+    let mut answer = StatementResult::default();
+    while let Some(row) = rows.next().await {
+        let row = row?;
+        let values = (0..row.len()).map(|index| Ok(row.try_get::<_, ResultCell>(index)?.0));
+        let values: Result<_, tokio_postgres::Error> = values.collect();
+        answer.rows.push(ResultRow(values?));
+    }
+    answer.changed = rows.rows_affected().unwrap_or(0);
+    Ok(answer)
+}
+
+/// Sends everything before it waits for the first answer.
+pub(super) async fn all_at_once<T>(futures: Vec<BoxFuture<'_, T>>) -> Vec<T> {
+    let mut done: Vec<_> = futures.into_iter().map(future::maybe_done).collect();
+    future::poll_fn(|context| {
+        for future in &mut done {
+            let _ = Pin::new(future).poll(context);
+        }
+        Poll::Ready(())
+    })
+    .await;
+    let mut outputs = Vec::with_capacity(done.len());
+    for mut future in done {
+        (&mut future).await;
+        outputs.extend(Pin::new(&mut future).take_output());
+    }
+    outputs
+}
+
+/// Runs statements that [`PostgresConnection::prepare_own`] has prepared, all in one flight.
+pub(super) async fn run_all(
+    client: &Client,
+    prepared: &[Statement],
+    statements: &[SystemStatement],
+) -> Result<Vec<StatementResult>, tokio_postgres::Error> {
+    let runs = prepared.iter().zip(statements);
+    let runs = runs.map(|(statement, own)| run(client, statement, own).boxed());
+    let answers = all_at_once(runs.collect()).await.into_iter();
+    answers.collect()
+}
+
+impl PostgresConnection {
+    pub(super) async fn prepare_own(
+        &mut self,
+        statements: &[SystemStatement],
+    ) -> Result<Vec<Statement>, CentreError> {
+        let mut prepared = Vec::with_capacity(statements.len());
+        for own in statements {
+            prepared.push(self.prepare(&spell(own.sql), &[]).await?);
+        }
+        Ok(prepared)
+    }
+}
+
+impl connection::DatabaseConnection for PostgresConnection {
+    async fn flight(
+        &mut self,
+        what: &'static str,
+        statements: &[SystemStatement],
+    ) -> Result<Vec<StatementResult>, CentreError> {
+        let prepared = self.prepare_own(statements).await?;
+        let answers = run_all(self.client(), &prepared, statements).await;
+        answers.map_err(refused(what))
+    }
+
+    async fn transact(
+        &mut self,
+        what: &'static str,
+        durability: Durability,
+        statements: &[SystemStatement],
+    ) -> Result<Vec<StatementResult>, CentreError> {
+        let prepared = self.prepare_own(statements).await?;
+        let client = self.client();
+        let begin = match durability {
+            Durability::Durable => "BEGIN",
+            Durability::Soon => "BEGIN; SET LOCAL synchronous_commit = off",
+        };
+        let batch = |sql| {
+            client
+                .batch_execute(sql)
+                .map_ok(|()| StatementResult::default())
+        };
+        let mut runs = vec![batch(begin).boxed()];
+        for (statement, own) in prepared.iter().zip(statements) {
+            runs.push(run(client, statement, own).boxed());
+        }
+        // After a failure it undoes the transaction.
+        runs.push(batch("COMMIT").boxed());
+        let answers = all_at_once(runs).await.into_iter();
+        let mut answers: Vec<StatementResult> =
+            answers.collect::<Result<_, _>>().map_err(refused(what))?;
+        answers.pop();
+        answers.remove(0);
+        Ok(answers)
+    }
+
+    async fn begin(&mut self) -> Result<(), CentreError> {
+        let begun = self.client().batch_execute("BEGIN").await;
+        begun.map_err(refused("beginning a transaction"))
+    }
+
+    async fn begin_reading(&mut self) -> Result<(), CentreError> {
+        let begin = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY";
+        let begun = self.client().batch_execute(begin).await;
+        begun.map_err(refused("beginning to read"))
+    }
+
+    async fn begin_trying(&mut self) -> Result<(), CentreError> {
+        // One that only reads creates no temporary tables, either.
+        let begin = "BEGIN ISOLATION LEVEL REPEATABLE READ";
+        let begun = self.client().batch_execute(begin).await;
+        begun.map_err(refused("beginning to read"))
+    }
+
+    async fn execute(&mut self, what: &str, sql: &str) -> Result<(), CentreError> {
+        let executed = self.client().batch_execute(sql).await;
+        executed.map_err(|error| match error.code().map(|code| code.code()) {
+            // lock_not_available
+            Some("55P03") => CentreError::Locked {
+                message: "the table is locked by another session".into(),
+            },
+            _ => centre_error(what, &error),
+        })
+    }
+
+    async fn commit(&mut self) -> Result<(), CentreError> {
+        let committed = self.client().batch_execute("COMMIT").await;
+        committed.map_err(refused("committing a transaction"))
+    }
+
+    async fn rollback(&mut self) -> Result<(), CentreError> {
+        let undone = self.client().batch_execute("ROLLBACK").await;
+        undone.map_err(refused("undoing a transaction"))
+    }
+
+    fn spell(sql: &str) -> String {
+        spell(sql)
+    }
+}

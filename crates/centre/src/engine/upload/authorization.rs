@@ -1,0 +1,367 @@
+//! Whether rows of an upload are what their remote may write: as they were before by the scope from
+//! before, as they are to be by the scope at the end.
+//!
+//! A row that is handed over (`hand_over = true`) may become somebody else's. So such updates come
+//! after everything else of their upload, and what that did to rows below them is judged by whose
+//! they were until then.
+
+use std::collections::HashMap;
+
+use tidewater_protocol::{Datum, Op, pack};
+
+use super::Admission;
+use super::apply::{UploadProgress, UploadRun, WritePurpose, admission};
+use super::computed_values;
+use super::incoming_rows::{IncomingTable, RowRef};
+use super::settle::ROWS_AT_ONCE;
+use super::upload_writer::{RowImage, UploadWriter};
+use crate::engine::exact::{Barrier, Membership};
+use crate::engine::publication::{Publication, RowRule};
+use crate::engine::upload::dependent_refusals::{RowKey, RowKeys, pack_key};
+use crate::error::CentreError;
+
+type Result<T> = std::result::Result<T, CentreError>;
+
+/// Rows that may not be written, and why.
+pub(crate) type Barred = HashMap<RowKey, Barrier>;
+
+/// Tells which rows of the centre a remote is shown.
+pub(super) struct VisibleRows<'r>(Membership<'r>);
+
+impl VisibleRows<'_> {
+    /// The row against which a change has lost, and which was another one before the upload's own
+    /// parents changed it; `None` if its remote is not to have it: then it is as good as gone until
+    /// it is in the window again, and comes with a download.
+    pub(super) fn winner<'w, 'd>(
+        &mut self,
+        central: &'w [Datum<'d>],
+        before: &[Datum<'_>],
+    ) -> Option<&'w [Datum<'d>]> {
+        (self.0.has(central) || self.0.has(before)).then_some(central)
+    }
+}
+
+/// What is known from before rows were handed over.
+pub(super) struct BeforeHandingOver {
+    /// What the remote might write then.
+    admission: Admission,
+    /// Of the rows that follow others, those that were its own.
+    own: RowKeys,
+}
+
+/// Whether a query for scopes names a table.
+pub(super) fn decides_scopes<T>(publication: &Publication<T>, table: usize) -> bool {
+    let written = publication.writes.iter();
+    let written = written.filter_map(|it| it.rule.as_ref());
+    let rules = publication.rules.iter().chain(written);
+    let mut queries = rules.filter_map(|it| it.query.as_ref());
+    let name = &publication.schema.tables[table].name;
+    queries.any(|query| query.inner.contains(name.as_str()))
+}
+
+impl<'r, R: UploadWriter> UploadRun<'r, R> {
+    /// What of a table the remote may write, by the scope before the upload: of rows that the centre
+    /// has, and that a script says who gets, only those that it gives.
+    pub(super) fn membership(&self, table: &IncomingTable<'_, R::Table>) -> Membership<'r> {
+        let membership = self.membership_of(self.admission, table);
+        match self.admission.given.of_table(table.index) {
+            None => membership,
+            Some(given) => membership.given(&self.publication.schema.tables[table.index], given),
+        }
+    }
+
+    fn membership_of<'m>(
+        &self,
+        admission: &'m Admission,
+        table: &IncomingTable<'_, R::Table>,
+    ) -> Membership<'m>
+    where
+        'r: 'm,
+    {
+        admission.writable(self.publication, table.index)
+    }
+
+    /// What of a table the remote is shown: a window limits that, and not what may be written.
+    pub(super) fn shown(&self, table: &IncomingTable<'_, R::Table>) -> VisibleRows<'r> {
+        VisibleRows(self.admission.held(self.publication, table.index))
+    }
+
+    fn rules(&self, table: &IncomingTable<'_, R::Table>) -> &'r [RowRule] {
+        let publication = self.publication;
+        &publication.rules[publication.rules_of(table.index)]
+    }
+
+    /// Whether an operation may make rows of a table somebody else's.
+    pub(super) fn hands_over(&self, table: &IncomingTable<'_, R::Table>, op: Op) -> bool {
+        op == Op::Update && self.publication.writes[table.index].hand_over
+    }
+
+    /// The updates that may make rows somebody else's, by the place of their table.
+    pub(super) fn find_handed_over(&self) -> Result<Vec<Vec<RowRef>>> {
+        let mut found = vec![Vec::new(); self.tables.len()];
+        for table in self.tables {
+            if !self.hands_over(table, Op::Update) {
+                continue;
+            }
+            let rules = self.rules(table);
+            let refers: Vec<usize> = rules.iter().flat_map(|it| &it.refers).copied().collect();
+            let mut membership = self.membership(table);
+            let of_table = &mut found[table.place];
+            table.images(&table.updates, |at, uploaded| {
+                let (Some(old), Some(new)) = (uploaded.old, uploaded.new) else {
+                    return Ok(());
+                };
+                let mut refers = refers.iter();
+                if membership.barrier_to_new(new).is_some()
+                    || refers.any(|&it| !pack::same(&old[it], &new[it]))
+                {
+                    of_table.push(table.updates[at]);
+                }
+                Ok(())
+            })?;
+        }
+        Ok(found)
+    }
+
+    /// The updates of a table that are not among those.
+    pub(super) fn staying(&self, table: &IncomingTable<'_, R::Table>) -> Vec<RowRef> {
+        let leaving = &self.handed_over[table.place];
+        let updates = table.updates.iter();
+        let staying = updates.filter(|at| leaving.binary_search(at).is_err());
+        staying.copied().collect()
+    }
+
+    /// Whether the upload may have written rows that its remote does not hold any more, by what it
+    /// says of them itself.
+    pub(super) fn lets_rows_go(&self) -> bool {
+        self.tables.iter().any(|table| {
+            let has_updates = !table.updates.is_empty() || !table.moves.is_empty();
+            let has_windows = self.rules(table).iter().any(|it| !it.windows.is_empty());
+            has_windows || has_updates && self.hands_over(table, Op::Update)
+        })
+    }
+
+    /// What the remote may write now.
+    async fn admission_now(&mut self) -> Result<Admission> {
+        if self.purpose != WritePurpose::Sync {
+            return Ok(Admission::of_operator());
+        }
+        let (publication, upload) = (self.publication, self.upload);
+        let scope = self.rows.scope(publication, upload).await?;
+        let mut now = admission(self.rows, publication, upload, self.serials, scope).await?;
+        now.follow(self.admission);
+        Ok(now)
+    }
+
+    /// What has to be known of the rows that were taken before others are handed over.
+    pub(super) async fn before_handing_over(
+        &mut self,
+        progress: &UploadProgress<'_>,
+    ) -> Result<BeforeHandingOver> {
+        let admission = self.admission_now().await?;
+        let mut own = RowKeys::new();
+        for table in self.open_tables() {
+            for (op, rows) in
+                computed_values::taken(self.publication, table, &progress.outcomes, true)?
+            {
+                let rows = self.undecided(table, rows)?;
+                let images = (op, RowImage::New);
+                let (inside, _) = self.judged(table, images, &rows, &admission).await?;
+                own.extend(inside);
+            }
+        }
+        Ok(BeforeHandingOver { admission, own })
+    }
+
+    /// The rows that were taken and may not be written, now that all are in; and what the remote
+    /// may write now, if that had to be asked.
+    pub(super) async fn outside(
+        &mut self,
+        progress: &UploadProgress<'_>,
+    ) -> Result<(Option<Admission>, Barred)> {
+        if self.purpose != WritePurpose::Sync {
+            return Ok((None, Barred::new()));
+        }
+        let mut later = None;
+        let may_differ = progress.is_outside || self.changes_scopes();
+        if may_differ && !progress.outcomes.gives_up_outside() {
+            later = Some(self.admission_now().await?);
+        }
+        let mut outside = match &later {
+            Some(later) => self.out_of_scope(later, progress)?,
+            None => Barred::new(),
+        };
+        let admission = later.as_ref().unwrap_or(self.admission);
+        let mut astray = self.following_nobody(admission, progress).await?;
+        if !astray.is_empty() && later.is_none() {
+            let now = self.admission_now().await?;
+            astray = self.following_nobody(&now, progress).await?;
+            later = Some(now);
+        }
+        outside.extend(astray);
+        Ok((later, outside))
+    }
+
+    /// The tables that remotes change, with rows of which only the centre knows whose they are.
+    fn open_tables(&self) -> Vec<&'r IncomingTable<'r, R::Table>> {
+        let is_meant = |it: &&IncomingTable<'_, R::Table>| {
+            it.is_open && (self.follows(it) || !self.filled(it).is_empty())
+        };
+        self.tables.iter().filter(is_meant).collect()
+    }
+
+    fn follows(&self, table: &IncomingTable<'_, R::Table>) -> bool {
+        self.rules(table).iter().any(|rule| rule.follows)
+    }
+
+    /// The columns that tell whose a row is, and that the centre fills where they are NULL.
+    fn filled(&self, table: &IncomingTable<'_, R::Table>) -> Vec<usize> {
+        let written = self.publication.writes[table.index].rule.as_ref();
+        let rules = self.rules(table).iter().chain(written);
+        rules.flat_map(|rule| &rule.filled).copied().collect()
+    }
+
+    /// Those of some rows of which only the centre knows whose they are: they follow others, or it
+    /// fills what tells that.
+    fn undecided(
+        &self,
+        table: &IncomingTable<'_, R::Table>,
+        rows: Vec<RowRef>,
+    ) -> Result<Vec<RowRef>> {
+        if self.follows(table) {
+            return Ok(rows);
+        }
+        let filled = self.filled(table);
+        let mut undecided = Vec::new();
+        table.images(&rows, |at, uploaded| {
+            let is_open = |new: &[Datum<'_>]| filled.iter().any(|&it| new[it] == Datum::Null);
+            if uploaded.new.is_some_and(is_open) {
+                undecided.push(rows[at]);
+            }
+            Ok(())
+        })?;
+        Ok(undecided)
+    }
+
+    /// Rows to be changed that are out of scope by what they follow.
+    pub(super) async fn foreign(&mut self) -> Result<RowKeys> {
+        let mut foreign = RowKeys::new();
+        let tables = self.open_tables().into_iter();
+        let following: Vec<_> = tables.filter(|table| self.follows(table)).collect();
+        for table in following {
+            let changes = [
+                (Op::Update, &table.updates),
+                (Op::Update, &table.moves),
+                (Op::Delete, &table.deletes),
+            ];
+            for (op, rows) in changes {
+                let images = (op, RowImage::Old);
+                let judged = self.judged(table, images, rows, self.admission).await?;
+                foreign.extend(judged.1.into_iter().map(|(key, _)| key));
+            }
+        }
+        Ok(foreign)
+    }
+
+    /// Rows that were taken, and may not be written by what they follow, or by what the centre has
+    /// filled in.
+    async fn following_nobody(
+        &mut self,
+        admission: &Admission,
+        progress: &UploadProgress<'_>,
+    ) -> Result<Barred> {
+        let mut found = Barred::new();
+        let before = progress.before_handing_over.as_ref();
+        for table in self.open_tables() {
+            let taken = computed_values::taken(self.publication, table, &progress.outcomes, true)?;
+            for (op, rows) in taken {
+                if self.hands_over(table, op) {
+                    continue;
+                }
+                let rows = self.undecided(table, rows)?;
+                let images = (op, RowImage::New);
+                let (_, outside) = self.judged(table, images, &rows, admission).await?;
+                let was_own = |key: &RowKey| before.is_some_and(|it| it.own.contains(key));
+                found.extend(outside.into_iter().filter(|(key, _)| !was_own(key)));
+            }
+        }
+        Ok(found)
+    }
+
+    /// Those of some rows whose rows in the centre may be written, and those whose may not; by their
+    /// keys in the upload. Of what a trigger makes of a column that tells who may write a row, and
+    /// that the centre does not fill, nothing is held against its remote.
+    async fn judged(
+        &mut self,
+        table: &IncomingTable<'_, R::Table>,
+        (op, image): (Op, RowImage),
+        rows: &[RowRef],
+        admission: &Admission,
+    ) -> Result<(Vec<RowKey>, Vec<(RowKey, Barrier)>)> {
+        let publication = self.publication;
+        let schema = &publication.schema.tables[table.index];
+        let types = &publication.row_types[table.index];
+        let written = publication.writes[table.index].rule.as_ref();
+        let is_judged = written.is_some_and(|rule| !rule.filled.is_empty());
+        let (mut inside, mut outside) = (Vec::new(), Vec::new());
+        for some in rows.chunks(ROWS_AT_ONCE) {
+            let met = self.rows.find(table, op, some, image).await?;
+            let mut membership = self.membership_of(admission, table);
+            table.rows(some, |at, row| {
+                let Some(met) = &met[at] else { return Ok(()) };
+                let key = (table.index, pack_key(schema, &row.key));
+                let central = met.central.values(types)?;
+                let barrier = membership.barrier(&central);
+                match barrier.filter(|it| is_judged || *it == Barrier::OutOfScope) {
+                    None => inside.push(key),
+                    Some(barrier) => outside.push((key, barrier)),
+                }
+                Ok(())
+            })?;
+        }
+        Ok((inside, outside))
+    }
+
+    /// Whether the upload changes a table that a query for scopes names.
+    fn changes_scopes(&self) -> bool {
+        let mut tables = self.tables.iter();
+        tables.any(|table| table.count() > 0 && decides_scopes(self.publication, table.index))
+    }
+
+    /// Rows that were taken, and may not be written now.
+    fn out_of_scope(&self, later: &Admission, progress: &UploadProgress<'_>) -> Result<Barred> {
+        let builder = progress.outcomes.builder();
+        let before = progress.before_handing_over.as_ref();
+        let mut outside = Barred::new();
+        for table in self.tables.iter().filter(|it| it.is_open) {
+            let schema = &self.publication.schema.tables[table.index];
+            let mut membership = self.membership_of(later, table);
+            let mut before = before.map(|it| self.membership_of(&it.admission, table));
+            table.each(|_, row| {
+                let op = row.op.unwrap_or(Op::Insert);
+                if self.hands_over(table, op) {
+                    return Ok(());
+                }
+                table.with_images(row, |uploaded| {
+                    let Some(barrier) = uploaded.new.and_then(|new| membership.barrier_to_new(new))
+                    else {
+                        return;
+                    };
+                    let was_barred = |before: &mut Membership<'_>| {
+                        let new = uploaded.new.unwrap_or_default();
+                        before.barrier_to_new(new).is_some()
+                    };
+                    if !before.as_mut().is_none_or(was_barred) {
+                        return;
+                    }
+                    let key = (table.index, pack_key(schema, uploaded.key));
+                    if !builder.is_lost(&key) && !builder.is_refused(&key, op) {
+                        outside.insert(key, barrier);
+                    }
+                });
+                Ok(())
+            })?;
+        }
+        Ok(outside)
+    }
+}

@@ -1,0 +1,221 @@
+//! What an upload says of rows that were refused before: they were written again and are taken, or
+//! have lost, or were given up. Nobody has to see to them any more.
+
+use std::collections::{HashMap, HashSet};
+
+use serde_json::{Map, Value as Json};
+use tidewater_protocol::message::GivenUp;
+use tidewater_protocol::{Code, Op, PublicationSchema, RemoteId};
+
+use super::dependent_refusals::{RefusedParent, RefusedParents, UploadedTable};
+use super::foreign_keys::PublishedForeignKey;
+use super::incoming_rows::{IncomingTable, UploadedImages};
+use super::upload_writer::TargetTable;
+use super::{UploadRecords, row_json, text};
+use crate::engine::connection::{DatabaseConnection, system_sql};
+use crate::engine::refusals;
+use crate::error::CentreError;
+use crate::records::{RefusalEnd, RefusalOutcome};
+use crate::upload::SyncUpload;
+
+/// So many statements go together.
+const AT_ONCE: usize = 500;
+
+type TableAndKey = (String, String);
+
+/// The attempts at rows of a remote that nobody has settled, by table and key.
+pub(super) type Open = HashMap<TableAndKey, Vec<i64>>;
+
+/// Settles what was refused before of rows that this upload has brought in, or gives up, for which
+/// `records` are what it leaves for people. Gives what is left.
+pub(super) async fn settle<T: TargetTable>(
+    connection: &mut impl DatabaseConnection,
+    upload: &SyncUpload,
+    schema: &PublicationSchema,
+    tables: &[IncomingTable<'_, T>],
+    records: &UploadRecords,
+) -> Result<Open, CentreError> {
+    let select = system_sql!(
+        "SELECT id, table_name, row_key, code, sequence FROM tidewater.refused
+         WHERE remote_id = ?1 AND publication = ?2",
+        upload.context.remote_id,
+        upload.publication,
+    );
+    let answer = connection
+        .run_one("looking for what was refused before", select)
+        .await?;
+    let mut open = Open::new();
+    let mut given_up: HashMap<TableAndKey, Vec<i64>> = HashMap::new();
+    let told = upload.given_up.iter();
+    let told: HashMap<(&str, &str), u64> = told
+        .map(|it| ((&*it.table, &*it.key), it.sequence))
+        .collect();
+    for row in &answer.rows {
+        let (id, sequence): (i64, u64) = (row.get(0)?, row.get(4)?);
+        let key: TableAndKey = (row.get(1)?, row.get(2)?);
+        let until = told.get(&(&*key.0, &*key.1));
+        if until.is_some_and(|until| sequence <= *until) {
+            given_up.entry(key).or_default().push(id);
+            continue;
+        }
+        // Of what is not published any more nothing can be taken.
+        if row.get::<String>(3)? == Code::RowNotPublished.name() {
+            continue;
+        }
+        open.entry(key).or_default().push(id);
+    }
+    if open.is_empty() && given_up.is_empty() {
+        return Ok(open);
+    }
+    let mut settled = Vec::new();
+    let end = |outcome| RefusalEnd {
+        at_ms: upload.context.now_ms,
+        by: upload.context.user.clone(),
+        outcome,
+        row: None,
+        reason: None,
+    };
+    let ends = given_up.into_values();
+    settled.extend(ends.map(|ids| (ids, end(RefusalOutcome::GivenUp))));
+    let refused = records.refused.iter().map(|it| (&*it.table, &*it.key));
+    let refused: HashSet<(&str, &str)> = refused.collect();
+    let lost = records.conflicts.iter().map(|it| (&*it.table, &*it.key));
+    let lost: HashSet<(&str, &str)> = lost.collect();
+    for incoming in tables {
+        if open.is_empty() {
+            break;
+        }
+        let table = &schema.tables[incoming.index];
+        let mut taken = |uploaded: &UploadedImages<'_, '_>| {
+            let key = row_json::key(uploaded.key);
+            let row = (&*table.name, &*key);
+            if refused.contains(&row) {
+                return;
+            }
+            let outcome = match lost.contains(&row) {
+                true => RefusalOutcome::Lost,
+                false => RefusalOutcome::Taken,
+            };
+            let new = uploaded.new.map(|new| {
+                let key = table.key.iter().map(|&index| new[index]);
+                row_json::key(&key.collect::<Vec<_>>())
+            });
+            for key in new.into_iter().chain([key]) {
+                let ids = open.remove(&(text(&table.name), key));
+                settled.extend(ids.map(|ids| (ids, end(outcome))));
+            }
+        };
+        incoming.each(|_, row| {
+            incoming.with_images(row, &mut taken);
+            Ok(())
+        })?;
+    }
+    for some in settled.chunks(AT_ONCE) {
+        let what = "settling what was refused before";
+        connection.flight(what, &refusals::settle(some)).await?;
+    }
+    Ok(open)
+}
+
+/// The rows of which the remote was told that their inserts are refused, as far as nobody has settled
+/// that, the user has not given them up, and the upload does not have them once more: by the values by
+/// which others refer to them.
+pub(super) async fn refused_parents(
+    connection: &mut impl DatabaseConnection,
+    (remote_id, publication, given_up): (RemoteId, &str, &[GivenUp]),
+    schema: &PublicationSchema,
+    foreign_keys: &[PublishedForeignKey],
+    uploaded: &[UploadedTable<'_>],
+) -> Result<RefusedParents, CentreError> {
+    let select = system_sql!(
+        "SELECT table_name, row_key, uploaded, sequence, code FROM tidewater.refused
+         WHERE remote_id = ?1 AND publication = ?2 AND operation = 'insert'",
+        remote_id,
+        publication,
+    );
+    let what = "looking for refused rows to which others may refer";
+    let answer = connection.run_one(what, select).await?;
+    let mut refused = RefusedParents::new();
+    for row in &answer.rows {
+        let (name, key, values): (String, String, String) = (row.get(0)?, row.get(1)?, row.get(2)?);
+        let (sequence, code): (u64, String) = (row.get(3)?, row.get(4)?);
+        // The row has left the remote: what it refers to by this key is another one.
+        if [Code::RowOutOfScope, Code::RowNotPublished]
+            .iter()
+            .any(|it| it.name() == code)
+        {
+            continue;
+        }
+        let mut told = given_up.iter();
+        if told.any(|it| it.table == name && it.key == key && sequence <= it.sequence) {
+            continue;
+        }
+        let mut tables = schema.tables.iter();
+        let Some(table) = tables.position(|it| text(&it.name) == name) else {
+            continue;
+        };
+        let Ok(values) = row_json::read(&schema.tables[table], &values) else {
+            continue;
+        };
+        for (number, foreign_key) in foreign_keys
+            .iter()
+            .enumerate()
+            .filter(|it| it.1.parent == table)
+        {
+            if let Some(referred) = foreign_key.referred_value(&values.values) {
+                let key = key.clone();
+                refused.insert((number, referred), RefusedParent { table, key });
+            }
+        }
+    }
+    if refused.is_empty() {
+        return Ok(refused);
+    }
+    for it in uploaded {
+        it.upload.each_row(&it.map.shape, |row, op| {
+            if op == Op::Delete {
+                return;
+            }
+            for (number, foreign_key) in foreign_keys
+                .iter()
+                .enumerate()
+                .filter(|foreign_key| foreign_key.1.parent == it.index)
+            {
+                if let Some(referred) = foreign_key.referred(it.map, &row.new) {
+                    refused.remove(&(number, referred));
+                }
+            }
+        })?;
+    }
+    Ok(refused)
+}
+
+/// Names the parents of rows that are refused because nothing is there that they refer to, and
+/// whose parents were refused earlier: these have to go first.
+pub(super) fn name_parents(schema: &PublicationSchema, open: &Open, records: &mut UploadRecords) {
+    if open.is_empty() {
+        return;
+    }
+    let orphans = records.refused.iter_mut();
+    let orphans = orphans.filter(|it| it.code == Code::RowForeignKey && it.parent.is_none());
+    for orphan in orphans {
+        let Some(table) = schema.table(&orphan.table) else {
+            continue;
+        };
+        let Ok(row) = serde_json::from_str::<Map<String, Json>>(&orphan.row) else {
+            continue;
+        };
+        let parents = table.foreign_keys.iter().filter_map(|key| {
+            let parent = schema.table(&key.parent)?;
+            let names = parent.key_columns().map(|it| &it.name);
+            if !names.eq(&key.parent_columns) {
+                return None;
+            }
+            let values = key.columns.iter();
+            let values = values.map(|&at| row.get(&table.columns[at].name).cloned());
+            let key = Json::Array(values.collect::<Option<_>>()?).to_string();
+            Some((text(&parent.name), key))
+        });
+        orphan.parent = parents.into_iter().find(|it| open.contains_key(it));
+    }
+}
