@@ -42,6 +42,10 @@ const LEAST_BYTES: usize = 64;
 /// So many sets of tools are kept; whoever finds none makes some for the moment.
 const KEPT_TOOLS: usize = 8;
 
+/// How far is packed if nobody says how far.
+const USUAL_DEFLATE_LEVEL: u8 = 6;
+const USUAL_ZSTD_LEVEL: u8 = 3;
+
 /// How a block is packed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BlockKind {
@@ -69,6 +73,15 @@ impl BlockKind {
             BlockKind::Deflate => 1,
             BlockKind::Zstd => 2,
         }
+    }
+
+    /// How far something of this kind is packed.
+    fn level(self, packing: CompressionOptions) -> i32 {
+        let (usual, most) = match self {
+            BlockKind::Deflate => (USUAL_DEFLATE_LEVEL, Compression::Deflate.levels()),
+            BlockKind::Raw | BlockKind::Zstd => (USUAL_ZSTD_LEVEL, Compression::Zstd.levels()),
+        };
+        i32::from(packing.level.unwrap_or(usual).clamp(1, most))
     }
 }
 
@@ -230,7 +243,7 @@ impl BlockPacker {
         let is_auto = packing.compression == Compression::Auto && kind != BlockKind::Raw;
         BlockPacker {
             kind,
-            level: packing.level_for(kind),
+            level: kind.level(packing),
             auto: is_auto.then(AutoPacking::default),
             never_packed: NEVER_PACKED_BYTES,
         }

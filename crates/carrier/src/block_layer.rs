@@ -9,7 +9,7 @@ use crate::block::{
     BlockError, BlockPacker, BlockUnpacker, PREFACE_BYTES, PackingTerms, ReadableKinds,
 };
 use crate::compression::{Compression, CompressionOptions};
-use crate::dial::{Layer, is_patience};
+use crate::layer::{Layer, is_patience};
 use crate::ticks::ticks;
 
 /// Blocks over another layer, or bytes as they are. Counts both.

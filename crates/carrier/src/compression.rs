@@ -3,8 +3,6 @@
 use std::fmt;
 use std::str::FromStr;
 
-use crate::block::BlockKind;
-
 /// How what is sent is packed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Compression {
@@ -77,19 +75,6 @@ impl fmt::Display for Compression {
     }
 }
 
-/// The levels of each, and the usual one. Above 19 Zstandard wants windows that no block fills.
+/// The levels of each. Above 19 Zstandard wants windows that no block fills.
 const ZSTD_LEVELS: u8 = 19;
-const ZSTD_USUAL: u8 = 3;
 const DEFLATE_LEVELS: u8 = 9;
-const DEFLATE_USUAL: u8 = 6;
-
-impl CompressionOptions {
-    /// How far something of this kind is packed.
-    pub(crate) fn level_for(self, kind: BlockKind) -> i32 {
-        let (usual, most) = match kind {
-            BlockKind::Deflate => (DEFLATE_USUAL, DEFLATE_LEVELS),
-            BlockKind::Raw | BlockKind::Zstd => (ZSTD_USUAL, ZSTD_LEVELS),
-        };
-        i32::from(self.level.unwrap_or(usual).clamp(1, most))
-    }
-}

@@ -1,39 +1,27 @@
 //! Connections that a blocking program dials.
 //!
-//! Owns the waiting at the socket, of which each has an end, and the order of the layers.
+//! Owns the waiting at the socket of an open connection, of which each has an end, and the order of
+//! the layers.
 
-#![allow(
-    clippy::disallowed_methods,
-    reason = "waiting for the network needs real time"
-)]
-
-use std::fmt;
-use std::io::{self, ErrorKind, Read, Write};
-use std::net::{Shutdown, TcpStream};
+use std::io;
+use std::net::TcpStream;
 use std::ops::ControlFlow;
-use std::path::Path;
-use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bytes::{Buf, Bytes};
-use rustls::ClientConfig;
 
 use crate::block_layer::{self, BlockLayer};
-use crate::compression::{Compression, CompressionOptions};
+use crate::compression::Compression;
+use crate::dialer::{DialOptions, Dialer, open};
 use crate::error::CarrierError;
 use crate::exchange_stream;
-use crate::pin::Pin;
-use crate::proxy::{self, Proxy};
-use crate::tcp;
-use crate::tls::{self, ClientCertificate, TlsLayer};
+use crate::layer::{Layer, is_patience};
+use crate::tls;
 use crate::url::{ServerUrl, ServerUrls, Transport};
 use crate::websocket::WebSocketLayer;
 
 /// How much is read at once.
 const READ_BYTES: usize = 64 << 10;
-
-/// How often `go_on` is asked.
-pub(crate) const TICK: Duration = Duration::from_millis(200);
 
 /// How long a write waits for the server before we look whether it has sent something.
 const WRITE_SLICE: Duration = Duration::from_millis(20);
@@ -47,222 +35,6 @@ pub enum ReceiveOutcome {
     Nothing,
     /// The server closed, or the connection broke.
     End(Option<io::Error>),
-}
-
-/// One layer of a connection. Reading only reads from the layer below and writing only
-/// writes to it: two sides that wait for each other to read would wait for ever. An error
-/// for which [`ErrorKind`] is `WouldBlock`, `TimedOut` or `Interrupted` means: not yet.
-pub trait Layer: Read + Write + Send + fmt::Debug {
-    /// Whether the two sides are still agreeing on how to go on. Nothing is taken until then.
-    fn is_opening(&self) -> bool {
-        false
-    }
-
-    /// Whether the two sides have gone on from an earlier connection.
-    fn is_resumed(&self) -> bool {
-        false
-    }
-
-    /// Whether it keeps bytes that it still has to send.
-    fn owes(&self) -> bool {
-        false
-    }
-
-    /// Whether something can be read without anything coming.
-    fn holds(&self) -> bool {
-        false
-    }
-
-    /// Bytes that it has given to the layer below, and taken from it, where it counts them.
-    fn traffic(&self) -> [u64; 2] {
-        [0; 2]
-    }
-
-    /// Sends what it owes, as far as the network takes it. Returns whether that was anything.
-    ///
-    /// # Errors
-    /// Nothing could be sent.
-    fn write_own(&mut self) -> io::Result<bool> {
-        Ok(false)
-    }
-
-    /// Says that nothing more will be written.
-    ///
-    /// # Errors
-    /// The socket is broken.
-    fn close(&mut self) -> io::Result<()>;
-
-    /// What is at the bottom.
-    fn socket(&self) -> &TcpStream;
-}
-
-impl Layer for TcpStream {
-    fn close(&mut self) -> io::Result<()> {
-        self.shutdown(Shutdown::Write)
-    }
-
-    fn socket(&self) -> &TcpStream {
-        self
-    }
-}
-
-/// How to dial.
-#[derive(Clone, Copy, Debug)]
-pub struct DialOptions<'a> {
-    /// A PEM file with the authorities to trust, instead of those that browsers trust.
-    pub ca_file: Option<&'a Path>,
-    /// The key of the server, which is then trusted for that alone: authorities do not count.
-    pub pin: Option<Pin>,
-    /// Who we are, for a server that asks.
-    pub certificate: Option<&'a ClientCertificate>,
-    /// Whether what is not encrypted may go to other machines.
-    pub insecure: bool,
-    /// The proxy through which other machines are reached; `none` for none. If nothing is said, what
-    /// the environment names: see [`Proxy::from_environment`].
-    pub proxy: Option<&'a str>,
-    /// How what is sent is packed, and what the server may send packed.
-    pub compression: CompressionOptions,
-    /// How long the server may be silent.
-    pub timeout: Duration,
-}
-
-/// All that it takes to reach a server, once more too.
-#[derive(Clone, Debug)]
-pub(crate) struct Dialer {
-    pub(crate) url: ServerUrl,
-    tls: Option<Arc<ClientConfig>>,
-    proxy: Option<Proxy>,
-    loopback_only: bool,
-    /// How long the server may be silent.
-    pub(crate) timeout: Duration,
-}
-
-impl Dialer {
-    pub(crate) fn new(url: &ServerUrl, options: &DialOptions<'_>) -> Result<Dialer, CarrierError> {
-        if url.is_exposed() && !options.insecure {
-            let server = url.to_string();
-            return Err(CarrierError::Exposed { server });
-        }
-        let is_encrypted = url.transport.is_encrypted();
-        Ok(Dialer {
-            url: url.clone(),
-            tls: match is_encrypted {
-                true => Some(tls::config(options)?),
-                false => None,
-            },
-            proxy: match options.proxy {
-                Some("none") => None,
-                Some(proxy) => Some(proxy.parse()?),
-                None => Proxy::from_environment(url, |name| std::env::var(name).ok())?,
-            },
-            loopback_only: !options.insecure && !is_encrypted,
-            timeout: options.timeout,
-        })
-    }
-
-    /// A new line to the server, on which nothing has been said yet.
-    pub(crate) fn dial(
-        &self,
-        go_on: &mut dyn FnMut() -> ControlFlow<()>,
-    ) -> Result<Box<dyn Layer>, CarrierError> {
-        let client = match &self.tls {
-            None => None,
-            Some(config) => {
-                let speaks_http = self.url.transport.is_web();
-                Some(tls::new_client(config, &self.url.host, speaks_http)?)
-            }
-        };
-        let socket = match &self.proxy {
-            None => tcp::dial(&self.url, self.loopback_only, self.timeout, go_on)?,
-            Some(proxy) => proxy::dial(proxy, self, go_on)?,
-        };
-        socket
-            .set_nodelay(true)
-            .map_err(|source| self.unreachable(source))?;
-        Ok(match client {
-            None => Box::new(socket),
-            Some(client) => Box::new(TlsLayer {
-                client,
-                below: Box::new(socket),
-            }),
-        })
-    }
-
-    /// Whether the server is on this machine.
-    fn is_here(&self, socket: &TcpStream) -> bool {
-        self.proxy.is_none() && socket.peer_addr().is_ok_and(|it| it.ip().is_loopback())
-    }
-
-    pub(crate) fn unreachable(&self, source: io::Error) -> CarrierError {
-        CarrierError::Unreachable {
-            server: self.url.to_string(),
-            source,
-        }
-    }
-
-    /// What has gone wrong while the two sides were agreeing on how to go on.
-    fn objection(&self, error: io::Error) -> CarrierError {
-        match error.downcast::<CarrierError>() {
-            Ok(told) => told,
-            Err(error) => {
-                let objection = tls::objection(&error, &self.url.to_string());
-                objection.unwrap_or_else(|| self.unreachable(error))
-            }
-        }
-    }
-
-    /// Has two sides that take turns agree: repeats what is not done yet, as long as `go_on` does
-    /// not break and the server is not silent for too long.
-    pub(crate) fn agree<T>(
-        &self,
-        socket: &TcpStream,
-        go_on: &mut dyn FnMut() -> ControlFlow<()>,
-        mut step: impl FnMut() -> io::Result<Option<T>>,
-    ) -> Result<T, CarrierError> {
-        let timeouts = socket
-            .set_read_timeout(Some(TICK))
-            .and_then(|()| socket.set_write_timeout(Some(TICK)));
-        timeouts.map_err(|error| self.unreachable(error))?;
-        let end = Instant::now() + self.timeout;
-        loop {
-            match step() {
-                Ok(Some(done)) => return Ok(done),
-                Ok(None) => {}
-                Err(error) if is_patience(&error) => {}
-                Err(error) => return Err(self.objection(error)),
-            }
-            if go_on().is_break() {
-                return Err(CarrierError::Cancelled);
-            }
-            if Instant::now() >= end {
-                return Err(self.unreachable(ErrorKind::TimedOut.into()));
-            }
-        }
-    }
-}
-
-/// Has the two sides of a layer agree on how to go on.
-pub(crate) fn open(
-    layer: &mut Box<dyn Layer>,
-    dialer: &Dialer,
-    go_on: &mut dyn FnMut() -> ControlFlow<()>,
-) -> Result<(), CarrierError> {
-    let handle = layer.socket().try_clone().map_err(CarrierError::Lost)?;
-    dialer.agree(&handle, go_on, || {
-        if layer.owes() {
-            layer.write_own()?;
-        }
-        if !layer.is_opening() {
-            return Ok(Some(()));
-        }
-        match layer.read(&mut [0]) {
-            Ok(0) => Err(io::Error::other(CarrierError::closes(&dialer.url))),
-            // Who waits for a request does not speak first.
-            Ok(_) => Err(ErrorKind::InvalidData.into()),
-            Err(error) if is_patience(&error) => Ok(None),
-            Err(error) => Err(error),
-        }
-    })
 }
 
 /// A connection to a server.
@@ -498,12 +270,4 @@ impl Carrier {
         }
         Ok(())
     }
-}
-
-/// Whether an error only says that it is not time yet.
-pub(crate) fn is_patience(error: &io::Error) -> bool {
-    matches!(
-        error.kind(),
-        ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted
-    )
 }

@@ -7,7 +7,8 @@
 
 use bytes::{Buf, Bytes, BytesMut};
 
-use crate::exchange_stream::MAX_BODY_BYTES;
+/// So much a request carries, and an answer.
+pub const MAX_BODY_BYTES: usize = 512 << 10;
 
 /// What may wait until the connection above reads it.
 const MAX_UNREAD_BYTES: usize = 2 << 20;

@@ -26,10 +26,11 @@ use bytes::{Buf, Bytes, BytesMut};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::cookies::CookieJar;
-use crate::dial::{Dialer, Layer, is_patience, open};
+use crate::dialer::{Dialer, open};
 use crate::error::{CarrierError, SCHEME_HEADER};
 use crate::exchange_client::{ExchangeClient, ExchangeReply, ExchangeRequest};
 use crate::http_response::{HttpResponse, ResponseReader};
+use crate::layer::{Layer, is_patience};
 
 /// The header with the name of a connection, which its server has given it.
 pub const SESSION: &str = "tidewater-session";
@@ -39,9 +40,6 @@ pub const NUMBER: &str = "tidewater-number";
 
 /// The header that says that nothing more follows in this direction.
 pub const END: &str = "tidewater-end";
-
-/// So much a request carries, and an answer.
-pub const MAX_BODY_BYTES: usize = 512 << 10;
 
 /// How long a server holds a request. Proxies give many up after half a minute.
 pub const HOLD: Duration = Duration::from_secs(25);
@@ -359,7 +357,7 @@ impl ExchangePump {
                 _ if is_of_server && self.requests.session().is_some() => {
                     CarrierError::Lost(summary)
                 }
-                502..=504 => self.dialer.unreachable(summary),
+                502..=504 => self.dialer.handshake().unreachable(summary),
                 _ if is_of_server => self.other(head.summary()),
                 status => CarrierError::by_answer(
                     self.dialer.url.to_string(),

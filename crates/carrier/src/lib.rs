@@ -13,11 +13,14 @@ mod compression;
 mod cookies;
 pub mod cryptography;
 mod dial;
+mod dialer;
 mod error;
 #[doc(hidden)]
 pub mod exchange_client;
 mod exchange_stream;
+mod handshake;
 mod http_response;
+mod layer;
 #[cfg(feature = "tokio")]
 pub mod listen;
 mod pin;
@@ -31,11 +34,14 @@ mod web;
 mod websocket;
 
 pub use compression::{Compression, CompressionOptions, NoCompression};
-pub use dial::{Carrier, DialOptions, Layer, ReceiveOutcome};
+pub use dial::{Carrier, ReceiveOutcome};
+pub use dialer::DialOptions;
 pub use error::{CarrierError, SCHEME_HEADER};
-pub use exchange_stream::{END, HOLD, MAX_BODY_BYTES, NUMBER, SESSION};
+pub use exchange_client::MAX_BODY_BYTES;
+pub use exchange_stream::{END, HOLD, NUMBER, SESSION};
 #[doc(hidden)]
 pub use exchange_stream::{LATE, TRIES, pause_after};
+pub use layer::Layer;
 pub use pin::{NoPin, Pin};
 pub use proxy::Proxy;
 pub use tls::ClientCertificate;

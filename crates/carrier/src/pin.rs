@@ -1,7 +1,6 @@
 //! The key of a server, by its hash: whoever pins it needs no authority.
 
 use std::fmt;
-use std::path::Path;
 use std::str::FromStr;
 use std::sync::Arc;
 
@@ -9,13 +8,10 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::{CryptoProvider, verify_tls12_signature, verify_tls13_signature};
-use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::server::ParsedCertificate;
 use rustls::{DigitallySignedStruct, OtherError, SignatureScheme};
 use sha2::{Digest, Sha256};
-
-use crate::error::CarrierError;
 
 /// The SHA-256 of a server's public key, as its certificate has it (SubjectPublicKeyInfo). Written
 /// `sha256/` and Base64.
@@ -30,17 +26,7 @@ pub struct NoPin;
 const PREFIX: &str = "sha256/";
 
 impl Pin {
-    /// That of the first certificate in a PEM file.
-    ///
-    /// # Errors
-    /// The file holds none.
-    pub fn from_file(file: &Path) -> Result<Pin, CarrierError> {
-        let certificate = CertificateDer::from_pem_file(file);
-        let certificate = certificate.map_err(|error| CarrierError::file(file, error))?;
-        Pin::from_certificate(&certificate).map_err(|error| CarrierError::file(file, error))
-    }
-
-    fn from_certificate(certificate: &CertificateDer<'_>) -> Result<Pin, rustls::Error> {
+    pub(crate) fn from_certificate(certificate: &CertificateDer<'_>) -> Result<Pin, rustls::Error> {
         let key = ParsedCertificate::try_from(certificate)?.subject_public_key_info();
         Ok(Pin(Sha256::digest(key).into()))
     }

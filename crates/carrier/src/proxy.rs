@@ -10,8 +10,8 @@ use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use bytes::BytesMut;
 
-use crate::dial::Dialer;
 use crate::error::CarrierError;
+use crate::handshake::Handshake;
 use crate::http_response::take_head;
 use crate::tcp;
 use crate::url::{ServerUrl, UrlError};
@@ -118,19 +118,20 @@ impl fmt::Debug for Proxy {
 /// Has a proxy connect us with a server.
 pub(crate) fn dial(
     proxy: &Proxy,
-    dialer: &Dialer,
+    handshake: Handshake<'_>,
     go_on: &mut dyn FnMut() -> ControlFlow<()>,
 ) -> Result<TcpStream, CarrierError> {
     let failed = |what: String| CarrierError::Proxy {
         proxy: proxy.to_string(),
         what,
     };
-    let mut socket =
-        tcp::dial(&proxy.address, false, dialer.timeout, go_on).map_err(|error| match error {
+    let mut socket = tcp::dial(&proxy.address, false, handshake.timeout, go_on).map_err(
+        |error| match error {
             CarrierError::Unreachable { source, .. } => failed(source.to_string()),
             error => error,
-        })?;
-    let to = dialer.url.address();
+        },
+    )?;
+    let to = handshake.server.address();
     let mut request = format!("CONNECT {to} HTTP/1.1\r\nHost: {to}\r\n");
     if let Some(authorization) = &proxy.authorization {
         request += &format!("Proxy-Authorization: {authorization}\r\n");
@@ -141,7 +142,7 @@ pub(crate) fn dial(
     let handle = socket
         .try_clone()
         .map_err(|error| failed(error.to_string()))?;
-    let head = dialer.agree(&handle, go_on, || {
+    let head = handshake.agree(&handle, go_on, || {
         while !left.is_empty() {
             let count = socket.write(left)?;
             left = &left[count..];

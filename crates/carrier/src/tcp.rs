@@ -15,8 +15,8 @@ use std::ops::ControlFlow;
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
-use crate::dial::TICK;
 use crate::error::CarrierError;
+use crate::layer::TICK;
 use crate::url::ServerUrl;
 
 /// How long one address may take to answer.

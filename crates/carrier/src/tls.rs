@@ -23,8 +23,8 @@ use rustls::{
     HandshakeKind, RootCertStore, ServerConfig, SignatureScheme,
 };
 
-use crate::dial::{DialOptions, Layer, is_patience};
 use crate::error::CarrierError;
+use crate::layer::{Layer, is_patience};
 use crate::pin::{OtherKey, Pin, PinVerifier};
 
 /// The cryptography of all connections: what the program has installed as its default
@@ -319,9 +319,16 @@ fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, CarrierErro
     }
 }
 
-/// Whom to trust, and who we are.
-pub(crate) fn config(options: &DialOptions<'_>) -> Result<Arc<ClientConfig>, CarrierError> {
-    client_with(options.ca_file, options.pin, options.certificate)
+impl Pin {
+    /// That of the first certificate in a PEM file.
+    ///
+    /// # Errors
+    /// The file holds none.
+    pub fn from_file(file: &Path) -> Result<Pin, CarrierError> {
+        let certificate = CertificateDer::from_pem_file(file);
+        let certificate = certificate.map_err(|error| CarrierError::file(file, error))?;
+        Pin::from_certificate(&certificate).map_err(|error| CarrierError::file(file, error))
+    }
 }
 
 /// A client for the server of this name. Its handshake goes along with reading and writing. Whoever

@@ -10,9 +10,10 @@ use std::ops::ControlFlow;
 use bytes::Bytes;
 
 use crate::cookies::CookieJar;
-use crate::dial::{DialOptions, Dialer, Layer, open};
+use crate::dialer::{DialOptions, Dialer, open};
 use crate::error::CarrierError;
 use crate::http_response::ResponseReader;
+use crate::layer::Layer;
 use crate::url::ServerUrl;
 
 /// How much is read at once.
@@ -117,7 +118,7 @@ impl WebSite {
         let mut unsent = request;
         let mut reading = ResponseReader::default();
         let mut buffer = vec![0; READ_BYTES];
-        let answer = self.dialer.agree(&socket, go_on, || {
+        let answer = self.dialer.handshake().agree(&socket, go_on, || {
             while !unsent.is_empty() {
                 match line.write(unsent)? {
                     0 => return Err(io::ErrorKind::WriteZero.into()),

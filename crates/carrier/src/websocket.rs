@@ -12,8 +12,9 @@ use tungstenite::handshake::client::generate_key;
 use tungstenite::protocol::WebSocketConfig;
 use tungstenite::{Error, Message};
 
-use crate::dial::{Dialer, Layer, is_patience, open};
+use crate::dialer::{Dialer, open};
 use crate::error::{CarrierError, SCHEME_HEADER};
+use crate::layer::{Layer, is_patience};
 
 /// The largest message that is read: what servers send has no more than some 100 KiB.
 pub(crate) const MAX_MESSAGE_BYTES: usize = 1 << 20;
@@ -68,7 +69,7 @@ impl WebSocketLayer {
         })?;
         let handle = below.socket().try_clone().map_err(CarrierError::Lost)?;
         let mut next = Some(WebSocketHandshake::Begin(below, request));
-        let (socket, _) = dialer.agree(&handle, go_on, || {
+        let (socket, _) = dialer.handshake().agree(&handle, go_on, || {
             let result = match next.take() {
                 Some(WebSocketHandshake::Begin(below, request)) => {
                     tungstenite::client::client_with_config(request, below, Some(config()))

@@ -2,10 +2,6 @@
 
 use std::sync::{Arc, Mutex};
 
-use tidewater_centre::{
-    AnswerColumn, AnswerSink, ArgumentSpec, CallAnswer, CallOutcome, CallableProcedure, Caller,
-    ProcedureCall, ProcedureSpec, Returns, SinkReply,
-};
 use tidewater_protocol::{ColumnType, RemoteId, Value};
 use tidewater_testing::generate::Dialect;
 
@@ -15,6 +11,11 @@ use crate::procedures::{
 };
 use crate::remote::fresh_id;
 use crate::world::{DeployedCentre, NOW_MS, everyone};
+use tidewater_centre::engine::callable_procedure::CallableProcedure;
+use tidewater_centre::procedure_spec::{ArgumentSpec, ProcedureSpec};
+use tidewater_centre::{
+    AnswerColumn, AnswerSink, CallAnswer, CallOutcome, Caller, ProcedureCall, Returns, SinkReply,
+};
 
 pub async fn each_call_of_a_list_is_a_transaction_of_its_own<F: Fixture>() {
     let world = world::<F>().await;

@@ -1,12 +1,13 @@
 //! What a procedure may be, what it may do, and who may call it.
 
-use tidewater_centre::{Caller, CentreError, OnceKeyState, ProcedureCall, ProcedureSpec, Returns};
 use tidewater_testing::generate::Dialect;
 
 use crate::fixture::Fixture;
 use crate::procedures::{call, integer, procedures, reading, run, run_one, spec, world};
 use crate::remote::fresh_id;
 use crate::world::NOW_MS;
+use tidewater_centre::procedure_spec::ProcedureSpec;
+use tidewater_centre::{Caller, CentreError, OnceKeyState, ProcedureCall, Returns};
 
 pub async fn what_cannot_be_a_procedure_is_named<F: Fixture>() {
     let world = world::<F>().await;

@@ -1,11 +1,11 @@
 //! Deploying a changed publication while remotes have the old one.
 
-use tidewater_centre::records::{RemoteRecord, SyncRecord};
-use tidewater_centre::{CentreError, DeployReport, TableSpec};
-
 use crate::fixture::Fixture;
 use crate::remote::TestRemote;
 use crate::world::{DeployedCentre, NOW_MS, SHOP_DDL, everyone, partitioned, publication, shop};
+use tidewater_centre::deploy_report::DeployReport;
+use tidewater_centre::records::{RemoteRecord, SyncRecord};
+use tidewater_centre::{CentreError, TableSpec};
 
 /// What a careful deployment comes to.
 async fn careful<F: Fixture>(world: &DeployedCentre<F>) -> Result<DeployReport, CentreError> {

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use tidewater_centre::{RowsChunk, UploadOutcome, UploadResult, UploadTable};
+use tidewater_centre::{UploadChunk, UploadOutcome, UploadResult, UploadTable};
 use tidewater_protocol::message::TableBegin;
 use tidewater_protocol::{ColumnType, Fit, Op, RowsReader, RowsWriter, UnpackedRow, Value};
 use tidewater_testing::generate::random::Random;
@@ -155,7 +155,7 @@ async fn upload(
         }
         UploadTable {
             begin: TableBegin::for_table(table),
-            chunks: vec![RowsChunk::Memory(writer.take().into())],
+            chunks: vec![UploadChunk::from_packed(&table.shape(), writer.take()).unwrap()],
         }
     });
     let tables = tables.collect();

@@ -1,13 +1,13 @@
 //! What remotes do without the centre: numbers for keys, defaults, rules, what they leave open.
 
-use tidewater_centre::records::NumbersRequest;
-use tidewater_centre::{CentreError, IdentitySpec, TableSpec};
 use tidewater_protocol::message::NumberBlock;
 use tidewater_protocol::{Direction, RemoteId};
 
 use crate::fixture::Fixture;
 use crate::remote::{TestRemote, insert};
 use crate::world::{DeployedCentre, NOW_MS, PUBLICATION, everyone};
+use tidewater_centre::records::NumbersRequest;
+use tidewater_centre::{CentreError, IdentitySpec, TableSpec};
 
 /// A table for everybody whose column gets numbers, a hundred in a block.
 pub fn numbered(table: &str, column: &str) -> TableSpec {
@@ -155,7 +155,7 @@ pub async fn what_cannot_have_numbers_is_named<F: Fixture>() {
 
 pub async fn a_numbered_key_that_remotes_have_no_numbers_for_is_warned_of<F: Fixture>() {
     let mut world = DeployedCentre::<F>::new(&ddl::<F>(), vec![everyone("invoice")]).await;
-    let warned = |report: tidewater_centre::DeployReport| {
+    let warned = |report: tidewater_centre::deploy_report::DeployReport| {
         let mut warnings = report.warnings.into_iter();
         warnings.any(|it| it.contains("identity = { column = \"invoice_id\""))
     };
@@ -175,7 +175,7 @@ pub async fn columns_that_would_be_null_in_place_of_their_default_are_warned_of<
              code INTEGER DEFAULT (length('abc')), kind VARCHAR(9) DEFAULT 'new',
              note VARCHAR(9) DEFAULT NULL);";
     let mut world = DeployedCentre::<F>::new(ddl, vec![everyone("item")]).await;
-    let warned = |report: tidewater_centre::DeployReport| -> Vec<String> {
+    let warned = |report: tidewater_centre::deploy_report::DeployReport| -> Vec<String> {
         let warnings = report.warnings.into_iter();
         warnings
             .filter(|it| it.contains("filled_by_centre"))

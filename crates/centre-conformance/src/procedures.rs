@@ -3,17 +3,16 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tidewater_centre::records::UserClaims;
-use tidewater_centre::{
-    ArgumentSpec, CallAnswer, CallOutcome, CallableProcedure, Caller, Cancel, ProcedureCall,
-    ProcedureSpec, Returns, Worker,
-};
 use tidewater_protocol::{ColumnType, Op, RowShape, RowsReader, UnpackedRow, Value};
 use tidewater_testing::generate::Dialect;
 
 use crate::fixture::Fixture;
 use crate::remote::text;
 use crate::world::{DeployedCentre, NOW_MS, everyone};
+use tidewater_centre::engine::callable_procedure::CallableProcedure;
+use tidewater_centre::procedure_spec::{ArgumentSpec, ProcedureSpec};
+use tidewater_centre::records::UserClaims;
+use tidewater_centre::{CallAnswer, CallOutcome, Caller, Cancel, ProcedureCall, Returns, Worker};
 
 const DDL: &str = "CREATE TABLE item (id INTEGER NOT NULL PRIMARY KEY, name TEXT UNIQUE,
         price NUMERIC(12,2), stock INTEGER NOT NULL DEFAULT 0 CHECK (stock >= 0));

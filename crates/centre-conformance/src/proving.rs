@@ -4,15 +4,14 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tidewater_centre::records::{ProvenIdentity, UserClaims};
-use tidewater_centre::{
-    CallOutcome, CallableProcedure, Caller, Cancel, ProcedureCall, ProcedureSpec, Returns,
-};
-
 use crate::administering::user;
 use crate::fixture::Fixture;
 use crate::remote::{TestRemote, update};
 use crate::world::{DeployedCentre, NOW_MS, partitioned};
+use tidewater_centre::engine::callable_procedure::CallableProcedure;
+use tidewater_centre::procedure_spec::ProcedureSpec;
+use tidewater_centre::records::{ProvenIdentity, UserClaims};
+use tidewater_centre::{CallOutcome, Caller, Cancel, ProcedureCall, Returns};
 
 const DDL: &str = "CREATE TABLE site (id INTEGER NOT NULL PRIMARY KEY, region TEXT, note TEXT);
      INSERT INTO site VALUES (1, 'north', 'a'), (2, 'south', 'b'), (3, NULL, 'c');";

@@ -5,13 +5,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use tidewater_centre::engine::scripts::ScriptTransaction;
+use tidewater_centre::packed_rows::TableRequest;
 use tidewater_centre::records::{SessionRequest, SessionState, SubscriptionRequest, UserClaims};
+use tidewater_centre::script_notes::ScriptNotes;
 use tidewater_centre::{
     CentreError, Checkpoint, DownloadJob, DownloadOutcome, DownloadSink, DownloadStart,
     DownloadSubscription, GainedPartitions, GivenTable, MarkFrequency, OwnUpload, Parameters,
-    RemoteHolding, Resolutions, RowsChunk, RunningDownloads, ScriptNotes, ScriptRun, SyncContext,
-    SyncUpload, TableCompare, TableRequest, ToldSettled, UploadOutcome, UploadResult, UploadTable,
-    Verdicts, Worker,
+    RemoteHolding, Resolutions, RunningDownloads, ScriptRun, SyncContext, SyncUpload, TableCompare,
+    ToldSettled, UploadChunk, UploadOutcome, UploadResult, UploadTable, Verdicts, Worker,
 };
 use tidewater_protocol::compare::{Intervals, Ranges, sort_keys};
 use tidewater_protocol::message::{GivenUp, TableBegin};
@@ -206,7 +207,7 @@ pub fn upload_tables(schema: &PublicationSchema, changes: &[RowChange]) -> Vec<U
         }
         tables.push(UploadTable {
             begin: TableBegin::for_table(table),
-            chunks: vec![RowsChunk::Memory(writer.take().into())],
+            chunks: vec![UploadChunk::from_packed(&table.shape(), writer.take()).unwrap()],
         });
     }
     tables

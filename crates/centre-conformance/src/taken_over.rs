@@ -1,14 +1,15 @@
 //! Scripts as their authors wrote them for other synchronization servers: question marks, names,
 //! order of events, forced conflicts, temporary tables, errors and figures.
 
-use tidewater_centre::engine::scripts::ScriptTransaction;
-use tidewater_centre::{ScriptNotes, ScriptSpec, UploadOrder};
 use tidewater_testing::generate::Dialect;
 
 use crate::fixture::Fixture;
 use crate::remote::{TestRemote, delete, insert, update};
 use crate::scripting::{journal, now_ms, script};
 use crate::world::{DeployedCentre, everyone};
+use tidewater_centre::engine::scripts::ScriptTransaction;
+use tidewater_centre::script_notes::ScriptNotes;
+use tidewater_centre::{ScriptSpec, UploadOrder};
 
 const DDL: &str = "
     CREATE TABLE cust (cust_id INTEGER NOT NULL PRIMARY KEY, name TEXT NOT NULL, rep TEXT NOT NULL);

@@ -2,15 +2,15 @@
 
 use std::sync::Arc;
 
-use tidewater_centre::records::SubscriptionRequest;
-use tidewater_centre::{
-    Centre, CentreError, ConflictSpec, DeployReport, HandledSpec, OnReject, OnUnseenChildren,
-    PublicationSpec, ReplayPolicy, RuleSpec, TableSpec, TrackingMode, UploadMode, UploadOrder,
-    Worker, WritesSpec,
-};
 use tidewater_protocol::{Direction, PublicationSchema};
 
 use crate::fixture::Fixture;
+use tidewater_centre::deploy_report::DeployReport;
+use tidewater_centre::records::SubscriptionRequest;
+use tidewater_centre::{
+    Centre, CentreError, ConflictSpec, HandledSpec, OnReject, OnUnseenChildren, PublicationSpec,
+    ReplayPolicy, RuleSpec, TableSpec, TrackingMode, UploadMode, UploadOrder, Worker, WritesSpec,
+};
 
 /// The name of the publication of most cases.
 pub const PUBLICATION: &str = "sales";

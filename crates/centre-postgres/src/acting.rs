@@ -10,13 +10,16 @@ use futures_util::future::join3;
 use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{Client, Error, Statement};
 
-use super::connection::{PostgresConnection, refused};
+use super::connection::PostgresConnection;
 use super::publication::{Publication, PublishedTable};
 use super::quote::{ident, literal};
+use crate::driver_error::refused;
 use tidewater_centre::SyncContext;
-use tidewater_centre::engine::acting::{DatabaseRole, RoleAssumption, only};
-use tidewater_centre::engine::database::RoleSource;
-use tidewater_centre::engine::scope::{values_of, wrong};
+use tidewater_centre::engine::acting::{DatabaseRole, only};
+use tidewater_centre::engine::change_tracking::RoleSource;
+use tidewater_centre::engine::role_assumption::RoleAssumption;
+use tidewater_centre::engine::scope::values_of;
+use tidewater_centre::engine::scope_query::wrong;
 use tidewater_centre::error::CentreError;
 
 /// insufficient_privilege

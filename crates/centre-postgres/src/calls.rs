@@ -13,43 +13,26 @@ use tidewater_protocol::frame::ROWS_PAYLOAD_BYTES;
 use tidewater_protocol::pack::too_long;
 use tidewater_protocol::{ColumnType, Op, RowShape, RowsWriter, Value, ValueRef};
 
-use super::connection::{
-    MAX_STATEMENTS, PostgresConnection, centre_error, chain, is_locked, is_stale_plan, refused,
-};
+use super::connection::{MAX_STATEMENTS, PostgresConnection};
 use super::decoder::{RowDecoder, recycle};
-use super::download::WHO;
 use super::interrupt::Interruption;
 use super::quote::ident;
 use super::system_statement::all_at_once;
 use super::values::ValueKind;
-use tidewater_centre::engine::procedure::{CallRun, CallRunner, StatementCheck};
-use tidewater_centre::engine::scope::wrong;
+use crate::caller::WHO;
+use crate::driver_error::{centre_error, chain, is_locked, is_stale_plan, refused};
+use crate::prepared_procedure::{CallStatement, PreparedProcedure};
+use tidewater_centre::engine::callable_procedure::{CallableProcedure, StatementCheck};
+use tidewater_centre::engine::procedure::{CallRun, CallRunner};
+use tidewater_centre::engine::scope_query::wrong;
 use tidewater_centre::engine::script::Script;
 use tidewater_centre::engine::scripts;
 use tidewater_centre::error::CentreError;
-use tidewater_centre::{
-    AnswerColumn, CallAnswer, CallOutcome, CallableProcedure, ProcedureCall, Returns,
-};
+use tidewater_centre::{AnswerColumn, CallAnswer, CallOutcome, ProcedureCall, Returns};
 
 /// Fails with this setting's name if the query yields nothing: what follows in the transaction is
 /// not run then.
 const NOT_ALLOWED: &str = "tidewater.not_allowed";
-
-/// A procedure whose statements are prepared on a connection.
-pub(super) struct PreparedProcedure {
-    /// By its address it is found, which is nobody else's as long as it is here.
-    _procedure: Arc<CallableProcedure>,
-    statement: Option<CallStatement>,
-    allow: Option<Statement>,
-}
-
-/// The statement of a procedure.
-struct CallStatement {
-    statement: Statement,
-    columns: Arc<[AnswerColumn]>,
-    kinds: Vec<ValueKind>,
-    shape: RowShape,
-}
 
 /// See [`CallRunner`].
 pub(super) struct PostgresCalls<'c> {

@@ -9,14 +9,14 @@ use tokio_postgres::{GenericClient, Row};
 
 use tidewater_protocol::ForeignKeyAction;
 
-use super::connection::refused;
-use super::members::{Members, PARTITIONS};
-use super::publication::PgColumn;
 use super::quote::{ident, qualified};
 use super::trigger_functions::setting_trigger;
 use super::values::ValueKind;
+use crate::column::PgColumn;
+use crate::driver_error::refused;
+use crate::partition_members::{Members, PARTITIONS};
 use tidewater_centre::engine::catalog::{
-    ColumnInfo, ForeignKeyInfo, Numbering, TableInfo, checks, default_of, is_null,
+    ColumnInfo, ForeignKeyInfo, RowNumbering, TableInfo, checks, default_of, is_null,
 };
 use tidewater_centre::error::CentreError;
 
@@ -473,8 +473,8 @@ fn column(row: &Row, domains: &Domains, names: &HashMap<u32, BaseType>) -> (Colu
     let info = ColumnInfo {
         is_padded: kind == ValueKind::Bpchar,
         numbering: match (identity.is_empty(), is_serial) {
-            (false, _) => Some(Numbering::Sequence("an identity column")),
-            (true, true) => Some(Numbering::Sequence("numbered by a sequence (serial)")),
+            (false, _) => Some(RowNumbering::Sequence("an identity column")),
+            (true, true) => Some(RowNumbering::Sequence("numbered by a sequence (serial)")),
             (true, false) => None,
         },
         column_type: match base_type.is_some_and(|it| it.write_only) {

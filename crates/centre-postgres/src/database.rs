@@ -10,18 +10,16 @@ use super::publication::{Publication, PublishedTable};
 use super::rows::UploadRows;
 use super::waits::watched;
 use super::{PostgresCentre, PostgresShared, Served, download, fill_random, tracked};
-use tidewater_centre::centre::CentreResult;
 use tidewater_centre::download::{DownloadJob, Downloaded, RunningDownloads};
-use tidewater_centre::engine;
 use tidewater_centre::engine::database::{Database, Job, WorkerConnection};
 use tidewater_centre::engine::download::SnapshotReading;
 use tidewater_centre::engine::follow::CommittedChanges;
-use tidewater_centre::error::CentreError;
+use tidewater_centre::error::{CentreError, CentreResult};
 use tidewater_centre::trying::{ScriptTrial, TriedScript};
 use tidewater_centre::upload::{SyncUpload, UploadOutcome};
 use tidewater_centre::{
     CallInterrupt, CallOutcome, ConflictChoice, ProcedureCall, RefusedChoice, ScriptRun,
-    SettleOutcome,
+    SettleOutcome, engine,
 };
 
 /// A connection that runs syncs.

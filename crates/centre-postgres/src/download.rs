@@ -16,17 +16,16 @@ use tokio_postgres::{Client, Row, Statement};
 use tidewater_protocol::{Datum, Value};
 
 use self::read::Reader;
-pub(super) use self::read::held_rows;
-use super::PostgresShared;
 use super::acting::{AssumedRole, RoleQuery};
 use super::array::Array;
-use super::connection::{PostgresConnection, refused};
-use super::members;
+use super::connection::PostgresConnection;
 use super::publication::{Publication, PublishedTable, TableRule};
 use super::scope::{ScopeQueries, partition_arrays};
 use super::triggers::LogSpec;
 use super::watermark::snapshot;
-use tidewater_centre::centre::CentreResult;
+use super::{PostgresShared, members};
+use crate::caller::WHO;
+use crate::driver_error::refused;
 use tidewater_centre::download::{DownloadJob, DownloadSubscription};
 use tidewater_centre::engine::connection::{
     DatabaseConnection as _, StatementResult, SystemStatement,
@@ -38,8 +37,10 @@ use tidewater_centre::engine::download::{
 use tidewater_centre::engine::scope::{ScopeChange, ScopePurpose, SerialValidity, Serials};
 use tidewater_centre::engine::scripts;
 use tidewater_centre::engine::watermark::PresentedCheckpoint;
-use tidewater_centre::error::CentreError;
+use tidewater_centre::error::{CentreError, CentreResult};
 use tidewater_centre::scope::{self, HeldRule, Partitions, Scope};
+
+pub(super) use self::read::held_rows;
 
 const BEGIN: &str = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY";
 
@@ -62,10 +63,6 @@ SELECT v.n, pg_catalog.pg_current_snapshot()::text,
     FROM tidewater.subscription WHERE remote_id = v.remote AND publication = v.publication)
 FROM unnest($1::bytea[], $2::text[], $3::bytea[], $4::text[])
   WITH ORDINALITY AS v(mark, known, remote, publication, n)";
-
-/// Says who syncs, for the application's policies and the operator's queries.
-pub(super) const WHO: &str = "SELECT pg_catalog.set_config('tidewater.username', $1, true),
-  pg_catalog.set_config('tidewater.remote_id', $2, true)";
 
 /// What a remote presented and holds, as far as it can be understood.
 struct PresentedState<'c> {

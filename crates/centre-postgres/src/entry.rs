@@ -7,8 +7,8 @@ use tokio_postgres::config::Host;
 use tokio_postgres::error::SqlState;
 use tokio_postgres::{Client, Config};
 
-use super::connection::{chain, refused};
 use super::tls;
+use crate::driver_error::{chain, refused};
 use tidewater_centre::error::CentreError;
 
 /// Host, port, database and user, as far as the URL says them.

@@ -5,10 +5,10 @@
 use std::collections::HashSet;
 
 use super::catalog::{PostgresCatalog, PostgresTable};
-use super::members::Members;
 use super::quote::ident;
 use super::scope_sources;
 use super::triggers::{LogSpec, Trigger};
+use crate::partition_members::Members;
 
 /// Triggers that are not there, or cannot fire.
 pub(super) struct MissingTriggers {

@@ -10,12 +10,14 @@ use tokio_postgres::types::ToSql;
 use tokio_postgres::{Row, Statement};
 
 use super::Served;
-use super::connection::{DatabaseAddress, PostgresConnection, refused};
+use super::connection::{DatabaseAddress, PostgresConnection};
 use super::decoder::RowDecoder;
-use super::publication::{PgColumn, TableRule};
+use super::publication::TableRule;
 use super::triggers::{LogSpec, log_column};
 use super::values::ValueKind;
 use super::watermark::snapshot;
+use crate::column::PgColumn;
+use crate::driver_error::refused;
 use tidewater_centre::engine::follow::{CommittedChanges, LogChanges, logs};
 use tidewater_centre::engine::publication::RowRule;
 use tidewater_centre::error::CentreError;

@@ -1,13 +1,13 @@
 //! What the role that serves may not do with published tables: told when they are loaded, and not
 //! only when the first remote needs it.
 
-use tidewater_centre::MissingRight;
-use tidewater_centre::error::CentreError;
-
-use super::connection::{PostgresConnection, refused};
+use super::connection::PostgresConnection;
 use super::numbers::SEQUENCE;
 use super::publication::Publication;
 use super::quote::ident;
+use crate::driver_error::refused;
+use tidewater_centre::deploy_report::MissingRight;
+use tidewater_centre::error::CentreError;
 
 /// What the role `$3` (NULL: our own) lacks on the tables `$1`, of which those in `$2` are written.
 const MISSING: &str = "

@@ -9,13 +9,16 @@ use super::PostgresCentre;
 use super::acting::{AssumedRole, RoleQuery};
 use super::array::Array;
 use super::catalog::PostgresCatalog;
-use super::connection::{PostgresConnection, refused};
+use super::connection::PostgresConnection;
 use super::decoder::RowDecoder;
-use super::download::{WHO, held_rows};
-use super::publication::{PgColumn, Publication, PublishedTable};
+use super::download::held_rows;
+use super::publication::{Publication, PublishedTable};
 use super::scope::ScopeQueries;
 use super::triggers::log_column;
 use super::values::ValueKind;
+use crate::caller::WHO;
+use crate::column::PgColumn;
+use crate::driver_error::refused;
 use tidewater_centre::SyncContext;
 use tidewater_centre::engine::inspect::{
     ChangeLogEntry, ConfigurationSide, DatabaseInspection, ENTRIES_TOLD, InspectedCell, KeyedRow,

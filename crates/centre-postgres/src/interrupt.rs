@@ -13,7 +13,8 @@ use std::time::Duration;
 use tokio::runtime::Handle;
 use tokio::sync::{Mutex as AsyncMutex, Notify};
 
-use super::connection::{DatabaseAddress, PostgresConnection, refused};
+use super::connection::{DatabaseAddress, PostgresConnection};
+use crate::driver_error::refused;
 use tidewater_centre::error::CentreError;
 use tidewater_centre::{CallInterrupt, Cancel};
 

@@ -6,12 +6,16 @@
 
 mod acting;
 mod array;
+mod caller;
 mod calls;
 mod catalog;
+mod column;
 mod connection;
 mod database;
 mod decoder;
+mod deploy_lock;
 mod download;
+mod driver_error;
 mod entry;
 mod existing_triggers;
 mod follow;
@@ -20,8 +24,10 @@ mod inspect;
 mod interrupt;
 mod members;
 mod numbers;
+mod partition_members;
 mod pool;
 mod pooler;
+mod prepared_procedure;
 mod publication;
 mod quote;
 mod rights;
@@ -61,7 +67,7 @@ use self::waits::SyncWaits;
 use self::watermark::Marks;
 use tidewater_centre::centre::Centre;
 use tidewater_centre::engine::centre::EngineCentre;
-use tidewater_centre::engine::deploy::ServedPublications;
+use tidewater_centre::engine::served_publications::ServedPublications;
 use tidewater_centre::error::CentreError;
 
 /// A PostgreSQL database as a centre.

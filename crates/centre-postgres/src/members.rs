@@ -6,93 +6,19 @@
 //! change logs remembers the members, each download compares them in its snapshot, and
 //! whoever finds a difference settles it in a transaction of its own.
 
-use tokio_postgres::Row;
-
 use super::catalog::PostgresCatalog;
-use super::connection::{PostgresConnection, refused};
+use super::connection::PostgresConnection;
 use super::quote::literal;
 use super::tracked;
-use super::tracking;
 use super::triggers::LogSpec;
+use crate::driver_error::refused;
+use crate::partition_members::Members;
 use tidewater_centre::engine::connection::DatabaseConnection as _;
 use tidewater_centre::error::CentreError;
 
 /// How long a download's side task waits for a lock; writers of the new member wait
 /// behind it.
 const LOCK_TIMEOUT_MS: u32 = 200;
-
-/// All partitions: what above, what, and since when.
-pub(super) const PARTITIONS: &str = "
-SELECT i.inhparent, i.inhrelid, i.xmin::text FROM pg_catalog.pg_inherits i
-JOIN pg_catalog.pg_class c ON c.oid = i.inhrelid WHERE c.relispartition";
-
-/// The members of a partitioned table as they were at one moment.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Members(Vec<PartitionMember>);
-
-/// A partition of some level. Detached and attached again it is another one.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct PartitionMember {
-    oid: u32,
-    /// The transaction that attached it.
-    since: String,
-}
-
-impl Members {
-    /// Finds everything below a table in the rows of [`PARTITIONS`].
-    pub(super) fn below(root: u32, rows: &[Row]) -> Members {
-        let mut members = Vec::new();
-        let mut parents = vec![root];
-        while let Some(parent) = parents.pop() {
-            for row in rows.iter().filter(|row| row.get::<_, u32>(0) == parent) {
-                let oid = row.get(1);
-                parents.push(oid);
-                let since = row.get(2);
-                members.push(PartitionMember { oid, since });
-            }
-        }
-        members.sort();
-        Members(members)
-    }
-
-    pub(super) fn oids(&self) -> impl Iterator<Item = u32> {
-        self.0.iter().map(|member| member.oid)
-    }
-
-    /// As the registry has them, and as [`live_members`] gives them.
-    pub(super) fn text(&self) -> String {
-        let members = self.0.iter().map(|it| format!("{}:{}", it.oid, it.since));
-        members.collect::<Vec<_>>().join(",")
-    }
-
-    /// Reads what [`Self::text`] wrote.
-    pub(super) fn parse(text: &str) -> Members {
-        let member = |text: &str| {
-            let (oid, since) = text.split_once(':')?;
-            Some(PartitionMember {
-                oid: oid.parse().ok()?,
-                since: since.to_owned(),
-            })
-        };
-        Members(text.split(',').filter_map(member).collect())
-    }
-
-    /// Those that the others do not have.
-    fn without(&self, others: &Members) -> Members {
-        let members = self.0.iter().filter(|it| !others.0.contains(it));
-        Members(members.cloned().collect())
-    }
-
-    /// Those that both have.
-    pub(super) fn kept(&self, others: &Members) -> Members {
-        let members = self.0.iter().filter(|it| others.0.contains(it));
-        Members(members.cloned().collect())
-    }
-
-    fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
-}
 
 /// The text of the members of a table, as a subquery in the statement's snapshot.
 fn live_members(root: &str) -> String {
@@ -157,7 +83,7 @@ pub(super) fn settle(
         names.push(member.title.clone());
     }
     if !gone.is_empty() {
-        sql.push_str(&tracking::everything(i64::from(id)));
+        sql.push_str(&crate::deploy_lock::everything(i64::from(id)));
     }
     sql.push_str(&register(id, live));
     sql.push_str(&tracked::remember(id, came.oids().chain(gone.oids())));
@@ -195,7 +121,7 @@ async fn try_adopt(
     logs: &[&LogSpec],
 ) -> Result<(), CentreError> {
     let error = |error| refused("tracking new partitions")(error);
-    tracking::begin_alone(connection, LOCK_TIMEOUT_MS).await?;
+    crate::deploy_lock::begin_alone(connection, LOCK_TIMEOUT_MS).await?;
     let client = connection.client();
     // Under the lock: another server may have done it meanwhile.
     let catalog = PostgresCatalog::read(client).await?;

@@ -1,9 +1,10 @@
 //! Numbers for the rows that remotes insert.
 
-use super::connection::{PostgresConnection, refused};
+use super::connection::PostgresConnection;
 use super::publication::PublishedTable;
 use super::quote::ident;
-use tidewater_centre::engine::database::NumberBlockRequest;
+use crate::driver_error::refused;
+use tidewater_centre::engine::change_tracking::NumberBlockRequest;
 use tidewater_centre::error::CentreError;
 
 /// The sequence that numbers column `$2` of table `$1`: that of an identity or serial column, or the

@@ -12,9 +12,10 @@ use std::time::Duration;
 use tokio::time::timeout;
 use tokio_postgres::{Client, Config, SimpleQueryMessage};
 
-use super::connection::{DatabaseAddress, WarningCount, refused};
+use super::connection::{DatabaseAddress, WarningCount};
 use super::entry;
 use super::quote::literal;
+use crate::driver_error::refused;
 use tidewater_centre::error::CentreError;
 
 /// A setting of ours that tells whether the others are set.

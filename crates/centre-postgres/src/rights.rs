@@ -8,13 +8,13 @@ use std::collections::HashSet;
 use tokio_postgres::{GenericClient, Row};
 
 use super::catalog::PostgresCatalog;
-use super::connection::{PostgresConnection, refused};
-use super::grants;
+use super::connection::PostgresConnection;
 use super::state::SCHEMA;
 use super::triggers::LogSpec;
-use super::{PostgresCentre, existing_triggers};
-use tidewater_centre::MissingRight;
-use tidewater_centre::engine::database::{RightsPurpose, RoleRights};
+use super::{PostgresCentre, existing_triggers, grants};
+use crate::driver_error::refused;
+use tidewater_centre::deploy_report::MissingRight;
+use tidewater_centre::engine::change_tracking::{RightsPurpose, RoleRights};
 use tidewater_centre::error::CentreError;
 
 type Result<T> = std::result::Result<T, CentreError>;
@@ -120,7 +120,7 @@ impl TableRights {
     }
 }
 
-/// See [`tidewater_centre::engine::database::ChangeTracking::rights`].
+/// See [`tidewater_centre::engine::change_tracking::ChangeTracking::rights`].
 pub(super) async fn of_deploying(
     connection: &mut PostgresConnection,
     asked: RightsPurpose<'_, PostgresCentre>,
@@ -173,7 +173,7 @@ pub(super) async fn of_deploying(
     Ok(rights)
 }
 
-/// See [`tidewater_centre::engine::database::ChangeTracking::removal_rights`].
+/// See [`tidewater_centre::engine::change_tracking::ChangeTracking::removal_rights`].
 pub(super) async fn of_undeploying(
     connection: &mut PostgresConnection,
 ) -> Result<Vec<MissingRight>> {

@@ -8,10 +8,10 @@
 //! that is deleted is logged for before it goes: what cascades below finds it gone.
 
 use super::catalog::{PostgresCatalog, PostgresTable};
-use super::publication::PgColumn;
 use super::quote::{ident, literal, qualified};
 use super::state::SCHEMA;
 use super::triggers::{LogSpec, function_of, marker};
+use crate::column::PgColumn;
 use tidewater_centre::engine::compile::{CompiledRule, Reach};
 
 /// The way; empty where the tracked table itself decides.

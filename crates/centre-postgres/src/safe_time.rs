@@ -10,10 +10,10 @@ use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 
 use futures_util::future::join;
-use tidewater_centre::error::CentreError;
 use tokio_postgres::Client;
 
-use super::connection::refused;
+use crate::driver_error::refused;
+use tidewater_centre::error::CentreError;
 
 /// When the oldest open transaction of this database began; now, if there is none. Now is when the
 /// statement came, before it looks.

@@ -9,14 +9,15 @@ use tokio_postgres::{Client, Statement};
 use tidewater_protocol::Datum;
 
 use super::array::Array;
-use super::connection::{PostgresConnection, refused};
+use super::connection::PostgresConnection;
 use super::decoder::RowDecoder;
-use super::publication::{PgColumn, Publication, TableRule};
+use super::publication::{Publication, TableRule};
+use crate::column::PgColumn;
+use crate::driver_error::refused;
 use tidewater_centre::SyncContext;
 use tidewater_centre::engine::exact::unpack;
-use tidewater_centre::engine::scope::{
-    self, ScopePurpose, ScopeQuery, ScopeQuestion, ScopeQuestions, check_columns, failed, wrong,
-};
+use tidewater_centre::engine::scope::{ScopePurpose, ScopeQuestion, ScopeQuestions, failed};
+use tidewater_centre::engine::scope_query::{ScopeQuery, check_columns, wrong};
 use tidewater_centre::error::CentreError;
 use tidewater_centre::scope::{Partitions, Scope};
 
@@ -141,7 +142,7 @@ pub(super) async fn check_allowed(
     let types = vec![Type::TEXT; query.parameters.len()];
     let inner = client.prepare_typed(&query.inner, &types).await;
     let inner = inner.map_err(|error| unreadable(named, &query.inner, error))?;
-    scope::check_allowed(named, inner.columns().len())?;
+    tidewater_centre::engine::scope_query::check_allowed(named, inner.columns().len())?;
     let whole = client.prepare_typed(&query.sql, &types).await;
     whole.map_err(|error| unreadable(named, &query.inner, error))?;
     Ok(())

@@ -8,10 +8,11 @@ use std::collections::BTreeSet;
 use serde_json::Value;
 use tokio_postgres::{Row, SimpleQueryMessage};
 
-use super::connection::{PostgresConnection, refused};
+use super::connection::PostgresConnection;
 use super::quote::ident;
-use tidewater_centre::engine::deploy::{DeploymentStep, ScopeSources};
-use tidewater_centre::engine::scope::ScopeQuery;
+use crate::driver_error::refused;
+use tidewater_centre::engine::deployment_step::{DeploymentStep, ScopeSources};
+use tidewater_centre::engine::scope_query::ScopeQuery;
 use tidewater_centre::error::CentreError;
 
 /// The trigger on such a table.

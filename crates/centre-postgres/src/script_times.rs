@@ -9,12 +9,14 @@ use std::borrow::Cow;
 use tokio_postgres::Statement;
 use tokio_postgres::types::Type;
 
+use tidewater_protocol::ColumnType;
+
 use super::calls::refused_by_database;
-use super::connection::{PostgresConnection, refused};
+use super::connection::PostgresConnection;
+use crate::driver_error::refused;
 use tidewater_centre::engine::script::{Script, ScriptParameter};
 use tidewater_centre::engine::scripts::{CheckedScript, parameter_type};
 use tidewater_centre::error::CentreError;
-use tidewater_protocol::ColumnType;
 
 /// The columns without a zone that these words name, and the zone of the session.
 const ZONELESS: &str = "

@@ -12,7 +12,8 @@ use tokio_postgres::{Client, Statement};
 
 use tidewater_protocol::Value;
 
-use super::connection::{PostgresConnection, centre_error, refused};
+use super::connection::PostgresConnection;
+use crate::driver_error::{centre_error, refused};
 use tidewater_centre::engine::connection::{
     self, Durability, ResultRow, StatementResult, SystemStatement, split_rows,
 };

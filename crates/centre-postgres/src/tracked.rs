@@ -16,11 +16,12 @@
 use tokio_postgres::{GenericClient, Row};
 
 use super::catalog::PostgresCatalog;
-use super::connection::{PostgresConnection, refused};
+use super::connection::PostgresConnection;
 use super::publication::Publication;
 use super::quote::literal;
 use super::triggers::LogSpec;
-use super::{PostgresShared, existing_triggers, tracking};
+use super::{PostgresShared, existing_triggers};
+use crate::driver_error::refused;
 use tidewater_centre::engine::connection::DatabaseConnection as _;
 use tidewater_centre::engine::records::insert_incident;
 use tidewater_centre::error::CentreError;
@@ -239,7 +240,7 @@ async fn settle(
     shared: &PostgresShared,
     now_ms: i64,
 ) -> Result<(), CentreError> {
-    tracking::begin_alone(connection, LOCK_TIMEOUT_MS).await?;
+    crate::deploy_lock::begin_alone(connection, LOCK_TIMEOUT_MS).await?;
     let catalog = PostgresCatalog::read(connection.client()).await?;
     // Under the lock: another server may have seen to it meanwhile.
     for lost in lost(connection.client()).await? {
@@ -324,7 +325,7 @@ impl ServedLog {
     fn fire_again(&self) -> String {
         let id = self.lost.id;
         let remembered = as_they_are(&format!("log_id = {id}"), &format!("l.id = {id}"));
-        tracking::everything(i64::from(id))
+        crate::deploy_lock::everything(i64::from(id))
             + &format!(
                 "DELETE FROM tidewater.untracked WHERE log_id = {id}; {remembered}
                  UPDATE tidewater.column_type k SET type = t.type, number = t.number

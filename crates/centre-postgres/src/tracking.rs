@@ -5,42 +5,45 @@
 
 use std::collections::HashSet;
 
-use tidewater_protocol::Table;
 use tokio_postgres::{GenericClient, Row};
 
+use tidewater_protocol::Table;
+
 use super::catalog::PostgresCatalog;
-use super::connection::{PostgresConnection, refused};
-use super::members::{self, Members};
+use super::connection::PostgresConnection;
 use super::publication::{Publication, PublishedTable};
 use super::quote::literal;
 use super::rows::script;
 use super::state::{self, ADVISORY_LOCK, PLACE};
 use super::tracked::{self, IncompleteLog};
-use super::triggers::{LogSpec, marker};
+use super::triggers::LogSpec;
 use super::{
-    FINGERPRINTS, PostgresCentre, VERSION, acting, calls, existing_triggers, grants, numbers,
-    rights, scope, scope_sources, script_times, waits, watermark,
+    FINGERPRINTS, PostgresCentre, VERSION, acting, calls, existing_triggers, grants, members,
+    numbers, rights, scope, scope_sources, script_times, waits, watermark,
 };
-use tidewater_centre::MissingRight;
-use tidewater_centre::engine::acting::RoleAssumption;
+use crate::deploy_lock::{begin_alone, everything};
+use crate::driver_error::refused;
+use crate::partition_members::Members;
+use tidewater_centre::deploy_report::{DeployStep, MissingRight};
+use tidewater_centre::engine::callable_procedure::{CallableProcedure, StatementCheck};
 use tidewater_centre::engine::catalog::TableInfo;
+use tidewater_centre::engine::change_log::ChangeLog;
+use tidewater_centre::engine::change_tracking::{
+    ChangeTracking, NumberBlockRequest, RightsPurpose, RoleRights, RoleSource,
+};
 use tidewater_centre::engine::compile::{CompiledTable, WhichRule};
 use tidewater_centre::engine::connection::{
     DatabaseConnection as _, StatementResult, SystemStatement, each, system_row, system_sql,
 };
-use tidewater_centre::engine::database::{
-    ChangeLog, ChangeTracking, NumberBlockRequest, RightsPurpose, RoleRights, RoleSource,
-};
-use tidewater_centre::engine::deploy::{
+use tidewater_centre::engine::deployment_step::{
     DeploymentStep, ExistingChangeLogs, FoundLog, ScopeSources, StepLock,
 };
-use tidewater_centre::engine::procedure::{CallableProcedure, StatementCheck};
-use tidewater_centre::engine::scope::ScopeQuery;
+use tidewater_centre::engine::role_assumption::RoleAssumption;
+use tidewater_centre::engine::scope_query::ScopeQuery;
 use tidewater_centre::engine::script::{Script, SqlDialect};
 use tidewater_centre::engine::scripts::{CheckedScript, SetColumn};
 use tidewater_centre::engine::state::own_tables;
 use tidewater_centre::error::CentreError;
-use tidewater_centre::publication::DeployStep;
 use tidewater_centre::records::BlockingTransaction;
 
 /// How long deploying waits for a table that is in use.
@@ -670,11 +673,6 @@ fn members_of<'c>(spec: &LogSpec, catalog: &'c PostgresCatalog) -> Option<&'c Me
     catalog.by_oid(spec.table_oid)?.members.as_ref()
 }
 
-/// The SQL that has remotes fetch all rows of a log's table.
-pub(super) fn everything(log_id: i64) -> String {
-    marker(log_id as i32) + "\n"
-}
-
 /// A remote's text may be any, and what is refused of it has to be kept.
 async fn check_encoding(client: &impl GenericClient) -> Result<(), CentreError> {
     let sql = "SELECT pg_catalog.current_setting('server_encoding')";
@@ -713,23 +711,4 @@ async fn found_tables(
     }
     let found = wanted.iter().filter(|table| names.contains(table));
     Ok(found.copied().collect())
-}
-
-/// Begins a transaction that alone may change what is deployed.
-pub(super) async fn begin_alone(
-    connection: &mut PostgresConnection,
-    lock_timeout_ms: u32,
-) -> Result<(), CentreError> {
-    connection.begin().await?;
-    let settings = format!(
-        "SET LOCAL lock_timeout = {lock_timeout_ms}; \
-         SELECT pg_catalog.pg_advisory_xact_lock({ADVISORY_LOCK});"
-    );
-    let alone = connection.client().batch_execute(&settings).await;
-    alone.map_err(|failure| match failure.code().map(|code| code.code()) {
-        Some("55P03") => CentreError::Locked {
-            message: "somebody else deploys or prunes; nothing was changed".into(),
-        },
-        _ => refused("deploying")(failure),
-    })
 }

@@ -10,9 +10,11 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use tokio_postgres::{Row, Transaction};
 
-use super::connection::{PostgresConnection, address, refused};
-use tidewater_centre::error::CentreError;
 use tidewater_protocol::Value;
+
+use super::connection::{PostgresConnection, address};
+use crate::driver_error::refused;
+use tidewater_centre::error::CentreError;
 
 pub use dialect::{SqlNames, without_casts};
 

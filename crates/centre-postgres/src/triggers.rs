@@ -3,12 +3,12 @@
 //! What is in place and what has to be made is `deploy`'s affair.
 
 use super::catalog::{PostgresCatalog, PostgresTable};
-use super::publication::PgColumn;
 use super::quote::{ident, qualified};
 use super::route::{Route, WatchedColumn, differ};
 use super::state::SCHEMA;
+use crate::column::PgColumn;
+use tidewater_centre::engine::change_log::ChangeLog;
 use tidewater_centre::engine::compile::CompiledRule;
-use tidewater_centre::engine::database::ChangeLog;
 use tidewater_centre::publication::TrackingMode;
 
 /// What a change log has to be.

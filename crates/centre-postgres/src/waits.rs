@@ -9,12 +9,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
+use super::PostgresShared;
+use super::connection::{PATIENCE_MS, PostgresConnection};
+use crate::driver_error::refused;
 use tidewater_centre::engine::connection::{DatabaseConnection as _, system_sql};
 use tidewater_centre::error::CentreError;
 use tidewater_centre::records::BlockingTransaction;
-
-use super::PostgresShared;
-use super::connection::{PATIENCE_MS, PostgresConnection, refused};
 
 /// How long a sync waits for a lock after another one has waited in vain.
 pub(super) const HURRIED_MS: u64 = 100;

@@ -5,8 +5,9 @@
 //! committed synchronously after the snapshot was taken. Everything that the snapshot
 //! saw is durable by then, and every transaction id below the mark's is spent.
 
-use super::connection::{DatabaseAddress, PostgresConnection, refused};
+use super::connection::{DatabaseAddress, PostgresConnection};
 use super::fill_random;
+use crate::driver_error::refused;
 use tidewater_centre::engine::marks;
 use tidewater_centre::error::CentreError;
 

@@ -6,6 +6,7 @@
 )]
 
 use std::sync::Arc;
+
 use std::time::Instant;
 
 use bytes::Bytes;
@@ -18,9 +19,10 @@ use tidewater_protocol::{ColumnType, Datum, Op, RowShape, RowsWriter, Value, Val
 
 use super::connection::SqliteConnection;
 use super::{failure, values};
+use tidewater_centre::engine::callable_procedure::StatementCheck;
 use tidewater_centre::engine::connection::{DatabaseConnection as _, system_sql};
-use tidewater_centre::engine::procedure::{CallRun, CallRunner, StatementCheck};
-use tidewater_centre::engine::scope::wrong;
+use tidewater_centre::engine::procedure::{CallRun, CallRunner};
+use tidewater_centre::engine::scope_query::wrong;
 use tidewater_centre::engine::script::Script;
 use tidewater_centre::engine::scripts::ScriptStatement;
 use tidewater_centre::error::CentreError;

@@ -6,8 +6,8 @@ use super::connection::SqliteConnection;
 use super::upstream::BranchSubscription;
 use super::{failure, quote, values};
 use tidewater_centre::engine::catalog::{
-    self, CheckInfo, ColumnInfo, ForeignKeyInfo, Numbering, TableInfo, checks, default_of_sqlite,
-    is_null,
+    self, CheckInfo, ColumnInfo, ForeignKeyInfo, RowNumbering, TableInfo, checks,
+    default_of_sqlite, is_null,
 };
 use tidewater_centre::error::CentreError;
 use tidewater_centre::records::KeylessRows;
@@ -142,7 +142,7 @@ fn follow_headquarters(info: &mut TableInfo, upstream: &BranchSubscription) {
             column.default.clone_from(&theirs.default);
         }
         if upstream.numbers(&info.name, &column.name) {
-            column.numbering = Some(Numbering::Sequence("numbered by headquarters"));
+            column.numbering = Some(RowNumbering::Sequence("numbered by headquarters"));
         }
     }
 }
@@ -265,8 +265,8 @@ fn number(info: &mut TableInfo, sql: &str) {
     let column = &mut info.columns[key];
     if column.type_name.eq_ignore_ascii_case("integer") && !sql.contains("WITHOUT ROWID") {
         column.numbering = Some(match sql.contains("AUTOINCREMENT") {
-            true => Numbering::Sequence("INTEGER PRIMARY KEY AUTOINCREMENT"),
-            false => Numbering::Highest("declare it INTEGER PRIMARY KEY AUTOINCREMENT"),
+            true => RowNumbering::Sequence("INTEGER PRIMARY KEY AUTOINCREMENT"),
+            false => RowNumbering::Highest("declare it INTEGER PRIMARY KEY AUTOINCREMENT"),
         });
     }
 }

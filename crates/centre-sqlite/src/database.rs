@@ -12,19 +12,17 @@ use super::rows::UploadRows;
 use super::served::refresh;
 use super::watermark::Marker;
 use super::{SharedServed, SqliteCentre};
-use tidewater_centre::centre::CentreResult;
 use tidewater_centre::download::{Downloaded, RunningDownloads};
-use tidewater_centre::engine;
 use tidewater_centre::engine::database::{Database, Job, WorkerConnection};
-use tidewater_centre::engine::deploy::ServedPublications;
 use tidewater_centre::engine::follow::CommittedChanges;
+use tidewater_centre::engine::served_publications::ServedPublications;
 use tidewater_centre::engine::thread::{ConnectionThread, ThreadOwner, at_once};
-use tidewater_centre::error::CentreError;
+use tidewater_centre::error::{CentreError, CentreResult};
 use tidewater_centre::trying::{ScriptTrial, TriedScript};
 use tidewater_centre::upload::{SyncUpload, UploadOutcome};
 use tidewater_centre::{
     CallInterrupt, CallOutcome, ConflictChoice, ProcedureCall, RefusedChoice, ScriptRun,
-    SettleOutcome,
+    SettleOutcome, engine,
 };
 
 /// A connection that runs syncs.

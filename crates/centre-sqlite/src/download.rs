@@ -8,13 +8,11 @@ use tidewater_protocol::{Code, ColumnType, Datum, Value, ValueRef};
 
 use super::connection::{SqliteConnection, run};
 use super::publication::{Publication, PublishedTable, TableRule};
-use super::scope;
+use super::recorded_log::RecordedLog;
 use super::served::Served;
-use super::triggers::RecordedLog;
 use super::watermark::{self, LogPosition, LogPositions as Logs, Marker};
-use super::{calls, failure, quote, state, values};
+use super::{calls, failure, quote, scope, state, values};
 use tidewater_centre::SyncContext;
-use tidewater_centre::centre::CentreResult;
 use tidewater_centre::download::{DownloadJob, DownloadSubscription};
 use tidewater_centre::engine::connection::{StatementResult, SystemStatement};
 use tidewater_centre::engine::download::{
@@ -26,7 +24,7 @@ use tidewater_centre::engine::scope::{ScopeChange, ScopePurpose, SerialValidity}
 use tidewater_centre::engine::scripts::ScriptStatement;
 use tidewater_centre::engine::watermark::PresentedCheckpoint;
 use tidewater_centre::engine::window::Window;
-use tidewater_centre::error::CentreError;
+use tidewater_centre::error::{CentreError, CentreResult};
 use tidewater_centre::scope::Partitions;
 
 type Result<T> = std::result::Result<T, CentreError>;

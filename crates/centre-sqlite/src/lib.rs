@@ -22,7 +22,9 @@ mod inspect;
 mod numbers;
 mod prune;
 mod publication;
+mod recorded_log;
 mod route;
+mod route_triggers;
 mod row;
 mod row_error;
 mod rows;
@@ -39,7 +41,11 @@ mod watermark;
 use std::path::PathBuf;
 use std::sync::{Arc, RwLock};
 
+use file::{DatabaseFile, OpenFile};
+use follow::Follower;
 use rusqlite::ErrorCode;
+use served::Served;
+use watermark::Marker;
 
 use self::connection::SqliteConnection;
 use tidewater_centre::centre::Centre;
@@ -48,11 +54,6 @@ use tidewater_centre::engine::thread::ConnectionThread;
 use tidewater_centre::error::CentreError;
 
 pub use environment::{FileIdentity, Files, Jobs, Randomness, SqliteEnvironment};
-
-use file::{DatabaseFile, OpenFile};
-use follow::Follower;
-use served::Served;
-use watermark::Marker;
 
 /// A SQLite file as a consolidated database.
 struct SqliteCentre {

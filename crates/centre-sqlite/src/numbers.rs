@@ -4,7 +4,7 @@ use rusqlite::{Connection, OptionalExtension};
 
 use super::quote;
 use super::upstream::{self, BranchSubscription};
-use tidewater_centre::engine::database::NumberBlockRequest;
+use tidewater_centre::engine::change_tracking::NumberBlockRequest;
 
 /// Takes numbers above all that there are, and has the table's own go on behind them, where it
 /// keeps its place (AUTOINCREMENT). The file has one writer at a time.

@@ -4,14 +4,14 @@
 use tidewater_protocol::{ColumnType, Table};
 
 use super::catalog::SqliteCatalog;
+use super::recorded_log::RecordedLog;
 use super::route::Route;
-use super::triggers::RecordedLog;
 use super::{quote, values};
 use tidewater_centre::OnUnseenChildren;
 use tidewater_centre::engine::catalog::TableInfo;
 use tidewater_centre::engine::compile::{CompiledTable, WhichRule};
 use tidewater_centre::engine::publication::ServedTable;
-use tidewater_centre::engine::upload::upload_writer::OnDelete;
+use tidewater_centre::engine::upload::target_table::OnDelete;
 
 /// A publication as it is served.
 pub(super) type Publication = tidewater_centre::engine::publication::Publication<PublishedTable>;

@@ -11,9 +11,8 @@ use super::connection::SqliteConnection;
 use super::publication::{Publication, PublishedTable};
 use super::{deferred_violations, download, failure, row_error, values};
 use tidewater_centre::engine::upload::incoming_rows;
-use tidewater_centre::engine::upload::upload_writer::{
-    CentralRow, MetRow, RefusalReason, RowImage,
-};
+use tidewater_centre::engine::upload::refusal_reason::RefusalReason;
+use tidewater_centre::engine::upload::upload_writer::{CentralRow, MetRow, RowImage};
 use tidewater_centre::error::CentreError;
 
 /// The uploaded rows of a table.

@@ -3,12 +3,11 @@
 //! SQLite's messages name tables, columns and constraints, never values of other rows,
 //! so they may be passed on.
 
-use rusqlite::ErrorCode;
-use rusqlite::ffi;
+use rusqlite::{ErrorCode, ffi};
 
 use tidewater_protocol::Code;
 
-use tidewater_centre::engine::upload::upload_writer::RefusalReason;
+use tidewater_centre::engine::upload::refusal_reason::RefusalReason;
 
 /// SQLITE_CONSTRAINT_DATATYPE, of STRICT tables; the bindings are older.
 const CONSTRAINT_DATATYPE: i32 = 3091;

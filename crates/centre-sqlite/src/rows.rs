@@ -19,20 +19,18 @@ use self::script::EndingScripts;
 use super::connection::SqliteConnection;
 use super::publication::{Publication, PublishedTable};
 use super::row::{Incoming, RowError, RowFate, TableWriter, savepoint};
-use super::scope;
 use super::served::Served;
-use super::upstream;
-use super::{deferred_violations, failure};
+use super::{deferred_violations, failure, scope, upstream};
 use tidewater_centre::engine::connection::{DatabaseConnection as _, SystemStatement, system_sql};
 use tidewater_centre::engine::scope::ScopePurpose;
-use tidewater_centre::engine::scripts;
-use tidewater_centre::engine::upload;
 use tidewater_centre::engine::upload::incoming_rows::RowRef;
+use tidewater_centre::engine::upload::refusal_reason::{FailedRow, RefusalReason};
+use tidewater_centre::engine::upload::target_table::{OnDelete, TargetTable};
 use tidewater_centre::engine::upload::upload_writer::{
-    BatchOutcome, ClaimedSequence, CyclePart, FailedRow, MayWrite, MetRow, OnDelete,
-    ParentReference, RefusalReason, RowBatch, RowImage, RowSet, ScriptOutcome, TargetTable,
-    UploadWriter,
+    BatchOutcome, ClaimedSequence, CyclePart, MayWrite, MetRow, ParentReference, RowBatch,
+    RowImage, RowSet, ScriptOutcome, UploadWriter,
 };
+use tidewater_centre::engine::{scripts, upload};
 use tidewater_centre::error::CentreError;
 use tidewater_centre::scope::Scope;
 use tidewater_centre::trying::ChangedTable;

@@ -11,9 +11,8 @@ use super::publication::Publication;
 use super::{failure, values};
 use tidewater_centre::SyncContext;
 use tidewater_centre::engine::catalog::ColumnInfo;
-use tidewater_centre::engine::scope::{
-    self, ScopePurpose, ScopeQuery, ScopeQuestion, ScopeQuestions, check_columns, failed, wrong,
-};
+use tidewater_centre::engine::scope::{ScopePurpose, ScopeQuestion, ScopeQuestions, failed};
+use tidewater_centre::engine::scope_query::{ScopeQuery, check_columns, wrong};
 use tidewater_centre::error::CentreError;
 use tidewater_centre::scope::{Partitions, Scope};
 
@@ -157,7 +156,7 @@ pub(super) fn check_allowed(
     query: &ScopeQuery,
 ) -> Result<(), CentreError> {
     let inner = prepared(connection, named, &query.inner)?;
-    scope::check_allowed(named, inner.column_count())?;
+    tidewater_centre::engine::scope_query::check_allowed(named, inner.column_count())?;
     check_parameters(named, &prepared(connection, named, &query.sql)?, query)
 }
 

@@ -8,8 +8,8 @@ use std::collections::BTreeSet;
 use super::catalog::SqliteCatalog;
 use super::connection::{PREFIX, SqliteConnection};
 use super::quote;
-use tidewater_centre::engine::deploy::{DeploymentStep, ScopeSources};
-use tidewater_centre::engine::scope::ScopeQuery;
+use tidewater_centre::engine::deployment_step::{DeploymentStep, ScopeSources};
+use tidewater_centre::engine::scope_query::ScopeQuery;
 
 const LOCK: &str = "writers wait until it is done";
 

@@ -5,7 +5,8 @@ use std::sync::{Arc, PoisonError, RwLock};
 use super::connection::SqliteConnection;
 use super::publication::PublishedTable;
 use super::{SqliteCentre, failure};
-use tidewater_centre::engine::deploy::{ServedPublications, reload};
+use tidewater_centre::engine::deploy::reload;
+use tidewater_centre::engine::served_publications::ServedPublications;
 use tidewater_centre::engine::thread::at_once;
 use tidewater_centre::error::CentreError;
 

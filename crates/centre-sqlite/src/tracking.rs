@@ -6,30 +6,30 @@ use rusqlite::OptionalExtension;
 use tidewater_protocol::Table;
 
 use super::catalog::{self, SqliteCatalog};
-use super::connection::SqliteConnection;
-use super::connection::spell;
+use super::connection::{SqliteConnection, spell};
 use super::publication::{Publication, PublishedTable};
+use super::recorded_log::RecordedLog;
 use super::rows::script;
 use super::served::schema_version;
-use super::triggers::RecordedLog;
 use super::watermark::LogPositions;
 use super::{SqliteCentre, calls, failure, numbers, prune, quote, scope, scope_sources, state};
+use tidewater_centre::deploy_report::DeployStep;
+use tidewater_centre::engine::callable_procedure::{CallableProcedure, StatementCheck};
 use tidewater_centre::engine::catalog::TableInfo;
+use tidewater_centre::engine::change_log::ChangeLog;
+use tidewater_centre::engine::change_tracking::{ChangeTracking, NumberBlockRequest};
 use tidewater_centre::engine::compile::{CompiledTable, WhichRule};
 use tidewater_centre::engine::connection::{
     self, StatementResult, SystemStatement, each, system_row,
 };
-use tidewater_centre::engine::database::{ChangeLog, ChangeTracking, NumberBlockRequest};
-use tidewater_centre::engine::deploy::{
+use tidewater_centre::engine::deployment_step::{
     DeploymentStep, ExistingChangeLogs, FoundLog, ScopeSources, StepLock,
 };
-use tidewater_centre::engine::procedure::{CallableProcedure, StatementCheck};
-use tidewater_centre::engine::scope::ScopeQuery;
+use tidewater_centre::engine::scope_query::ScopeQuery;
 use tidewater_centre::engine::script::{Script, SqlDialect};
 use tidewater_centre::engine::scripts::{CheckedScript, SetColumn};
 use tidewater_centre::engine::state::own_tables;
 use tidewater_centre::error::CentreError;
-use tidewater_centre::publication::DeployStep;
 use tidewater_centre::records::KeylessRows;
 
 /// The columns of a change log's table, in order: name, type, NOT NULL and default.

@@ -2,22 +2,20 @@
 
 use std::sync::Arc;
 
-use futures_util::future::BoxFuture;
-
 use tidewater_protocol::message::NumberBlock;
 use tidewater_protocol::{PublicationSchema, RemoteId};
 
+use crate::deploy_report::DeployReport;
 use crate::download::{DownloadJob, DownloadSink, Downloaded, RunningDownloads};
-use crate::error::CentreError;
+use crate::engine::callable_procedure::CallableProcedure;
+use crate::error::{CentreError, CentreResult};
 use crate::events::{AppendOutcome, NewEvents, SpaceRetention, StoredEvent};
 use crate::explain::{ExplainQuestion, Explanation};
 use crate::follow::{FollowPosition, FollowedCommits, HoldingRequest, RemoteHolding};
 use crate::preview::{Preview, PreviewRequest};
-use crate::procedure::{
-    CallInterrupt, CallOutcome, CallableProcedure, Cancel, OnceKeyState, ProcedureCall,
-    ProcedureSpec,
-};
-use crate::publication::{DeployReport, DeployedPublications, ListedTable, PublicationSpec};
+use crate::procedure::{CallInterrupt, CallOutcome, Cancel, OnceKeyState, ProcedureCall};
+use crate::procedure_spec::ProcedureSpec;
+use crate::publication::{DeployedPublications, ListedTable, PublicationSpec};
 use crate::records::{
     CentrePulse, CentreStatus, ConflictFilter, ConflictRecord, NumbersRequest, ProvenIdentity,
     PruneReport, RefusedFilter, RefusedRecord, RemoteRecord, RetentionTimes, SessionRequest,
@@ -28,9 +26,6 @@ use crate::scripting::ScriptRun;
 use crate::settling::{ConflictChoice, RefusedChoice, SettleOutcome};
 use crate::trying::{ScriptTrial, ScriptsToTry, TriedScript};
 use crate::upload::{SyncUpload, UploadOutcome};
-
-/// The result of everything that talks to the consolidated database.
-pub type CentreResult<'a, T> = BoxFuture<'a, Result<T, CentreError>>;
 
 /// A consolidated database: what needs no transaction of a sync. Shared by all
 /// tasks of a server. Every method may be called at any time from any task.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use tidewater_protocol::RemoteId;
 
 use crate::records::UserClaims;
-use crate::scripting::ScriptNotes;
+use crate::script_notes::ScriptNotes;
 
 /// Whose sync it is, and when: from the sign-in on, through uploads and downloads.
 #[derive(Clone, Debug)]

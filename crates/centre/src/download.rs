@@ -2,16 +2,15 @@
 
 use std::sync::Arc;
 
-use bytes::Bytes;
-
 use tidewater_protocol::PublicationSchema;
 use tidewater_protocol::message::{KeyRange, SettledRefusal, TableBegin, UncomparedTable};
 
 use crate::context::SyncContext;
 use crate::error::CentreError;
 use crate::follow::RemoteHolding;
+use crate::packed_rows::{RowsChunk, TableRequest};
 use crate::scope::Checkpoint;
-use crate::upload::{GainedPartitions, OwnUpload, RowsChunk};
+use crate::upload::{GainedPartitions, OwnUpload};
 
 /// The downloads of one sync, all read from one snapshot.
 #[derive(Clone, Debug)]
@@ -139,15 +138,6 @@ impl GivenTable {
             false => self.all.as_deref(),
         }
     }
-}
-
-/// Keys of one table that a remote wants again.
-#[derive(Clone, Debug)]
-pub struct TableRequest {
-    /// Table and columns as the remote announced them.
-    pub begin: TableBegin,
-    /// Packed rows of operation Request, whole and well-formed.
-    pub rows: Bytes,
 }
 
 /// What a remote has of one table, as checksums of ranges of keys.

@@ -1,8 +1,10 @@
 //! What can go wrong at the consolidated database, split by whose fault it is.
 
+use futures_util::future::BoxFuture;
+
 use tidewater_protocol::Code;
 
-use crate::publication::HeldUpRemote;
+use crate::deploy_report::HeldUpRemote;
 use crate::records::ShutOutReason;
 
 /// How many remotes an error names.
@@ -336,6 +338,9 @@ impl CentreError {
         )
     }
 }
+
+/// The result of everything that talks to the consolidated database.
+pub type CentreResult<'a, T> = BoxFuture<'a, Result<T, CentreError>>;
 
 #[cfg(test)]
 mod tests {

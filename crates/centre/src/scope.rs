@@ -199,7 +199,7 @@ fn mix(bytes: &[u8]) -> u64 {
 impl Checkpoint {
     /// Up to where the remote has what a handler tells of a table, in the handler's own terms.
     pub fn cursor(&self, table: &str) -> Option<Vec<u8>> {
-        let watermark = crate::engine::watermark::Watermark::read(&self.watermark)?;
+        let watermark = crate::watermark::Watermark::read(&self.watermark)?;
         let mut cursors = watermark.cursors.into_iter();
         cursors.find(|it| it.table == table).map(|it| it.cursor)
     }

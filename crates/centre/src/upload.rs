@@ -1,7 +1,6 @@
 //! Uploads as they reach the consolidated database, and what becomes of them.
 
 use std::collections::HashMap;
-use std::fs::File;
 use std::io;
 use std::sync::Arc;
 
@@ -9,11 +8,12 @@ use bytes::Bytes;
 use prost::Message;
 
 use tidewater_protocol::message::{GivenUp, TableBegin};
+use tidewater_protocol::pack::same;
 use tidewater_protocol::{Code, Op, RowShape, RowsReader, UnpackedRow, UploadId};
 
 use crate::context::SyncContext;
-use crate::download::TableRequest;
 use crate::error::CentreError;
+use crate::packed_rows::{RowsChunk, TableRequest};
 use crate::scope::{Checkpoint, Partitions};
 use crate::verdict::{ContendedChange, Resolutions, Verdicts};
 
@@ -59,7 +59,7 @@ pub struct UploadTable {
     /// to an older version of it.
     pub begin: TableBegin,
     /// The rows.
-    pub chunks: Vec<RowsChunk>,
+    pub chunks: Vec<UploadChunk>,
 }
 
 impl UploadTable {
@@ -96,29 +96,97 @@ impl UploadTable {
     }
 }
 
-/// A piece of packed rows, in memory or in a spool file.
-#[derive(Clone, Debug)]
-pub enum RowsChunk {
-    /// In memory.
-    Memory(Bytes),
-    /// In a file.
-    File {
-        /// The file.
-        file: Arc<File>,
-        /// Where the piece begins.
-        offset: u64,
-        /// Its length in bytes.
-        length: usize,
-    },
+/// What an uploaded row is to its table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum UploadedRowKind {
+    /// An insert.
+    Insert,
+    /// An update that leaves the key.
+    Update,
+    /// An update that gives the row another key.
+    Move,
+    /// A delete.
+    Delete,
 }
 
-impl RowsChunk {
-    /// How many bytes it has.
-    pub fn length(&self) -> usize {
-        match self {
-            RowsChunk::Memory(bytes) => bytes.len(),
-            RowsChunk::File { length, .. } => *length,
+impl UploadedRowKind {
+    /// What an unpacked row is; `None` if it is none of an upload.
+    pub fn from_row(shape: &RowShape, row: &UnpackedRow<'_>) -> Option<UploadedRowKind> {
+        let mut key = shape.key.iter();
+        match row.op? {
+            Op::Insert => Some(UploadedRowKind::Insert),
+            Op::Delete => Some(UploadedRowKind::Delete),
+            Op::Update if key.any(|&it| !same(&row.old[it], &row.new[it])) => {
+                Some(UploadedRowKind::Move)
+            }
+            Op::Update => Some(UploadedRowKind::Update),
+            _ => None,
         }
+    }
+}
+
+/// Where an uploaded row begins in its chunk, and what it is: 8 bytes, so that nobody unpacks a row
+/// to find out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RowMark {
+    /// In bytes.
+    pub offset: u32,
+    /// What the row is.
+    pub kind: UploadedRowKind,
+}
+
+/// A piece of an upload's rows, with the mark of each.
+#[derive(Clone, Debug)]
+pub struct UploadChunk {
+    rows: RowsChunk,
+    marks: Arc<[RowMark]>,
+}
+
+impl UploadChunk {
+    /// `marks`: one of each row, in their order.
+    pub fn new(rows: RowsChunk, marks: Vec<RowMark>) -> UploadChunk {
+        UploadChunk {
+            rows,
+            marks: marks.into(),
+        }
+    }
+
+    /// Marks the rows of a piece in memory.
+    ///
+    /// # Errors
+    /// The rows cannot be read, or are none of an upload.
+    pub fn from_packed(shape: &RowShape, packed: Vec<u8>) -> Result<UploadChunk, CentreError> {
+        let malformed = |message: String| CentreError::Peer {
+            message,
+            code: Code::MalformedMessage,
+        };
+        let mut marks = Vec::new();
+        let mut reader = RowsReader::new(shape, &packed);
+        let mut row = UnpackedRow::default();
+        loop {
+            let offset = reader.consumed() as u32;
+            let is_row = reader.next(&mut row);
+            if !is_row.map_err(|error| malformed(format!("rows that cannot be read: {error}")))? {
+                break;
+            }
+            let kind = UploadedRowKind::from_row(shape, &row);
+            let wrong = || malformed("an operation that an upload cannot have".into());
+            marks.push(RowMark {
+                offset,
+                kind: kind.ok_or_else(wrong)?,
+            });
+        }
+        Ok(UploadChunk::new(RowsChunk::Memory(packed.into()), marks))
+    }
+
+    /// The mark of each row, in their order.
+    pub fn marks(&self) -> &[RowMark] {
+        &self.marks
+    }
+
+    /// How many bytes its rows have.
+    pub fn length(&self) -> usize {
+        self.rows.length()
     }
 
     /// The packed rows.
@@ -126,19 +194,7 @@ impl RowsChunk {
     /// # Errors
     /// The spool file cannot be read.
     pub fn read(&self) -> io::Result<Bytes> {
-        match self {
-            RowsChunk::Memory(bytes) => Ok(bytes.clone()),
-            RowsChunk::File {
-                file,
-                offset,
-                length,
-            } => {
-                use std::os::unix::fs::FileExt;
-                let mut buffer = vec![0; *length];
-                file.read_exact_at(&mut buffer, *offset)?;
-                Ok(buffer.into())
-            }
-        }
+        self.rows.read()
     }
 }
 

@@ -6,6 +6,7 @@
 use std::future::Future;
 use std::sync::Arc;
 
+use tidewater_centre::deploy_report::DeployReport;
 use tidewater_centre::explain::{ExplainQuestion, Explanation};
 use tidewater_centre::preview::{Preview, PreviewRequest};
 use tidewater_centre::records::{
@@ -14,8 +15,8 @@ use tidewater_centre::records::{
 };
 use tidewater_centre::trying::{ScriptTrial, ScriptsToTry, TriedScript};
 use tidewater_centre::{
-    Centre, CentreError, ConflictChoice, DeployReport, ListedTable, PublicationSpec, RefusedChoice,
-    ScriptFault, SettleOutcome,
+    Centre, CentreError, ConflictChoice, ListedTable, PublicationSpec, RefusedChoice, ScriptFault,
+    SettleOutcome,
 };
 use tidewater_protocol::{Code, RemoteId};
 use tidewater_server::{Config, Environment, OperatorHandlers};

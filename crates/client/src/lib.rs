@@ -34,6 +34,7 @@ mod clock;
 #[cfg(feature = "sync")]
 mod driver;
 mod error;
+mod event_subscriptions;
 #[cfg(feature = "sync")]
 mod image;
 mod link;

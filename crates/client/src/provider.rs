@@ -1,15 +1,13 @@
 //! What a program does for others: procedures that it provides.
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use tidewater_protocol::argument::type_name;
-use tidewater_protocol::message::{Answer, Argument, ArgumentValue, Call, CallFailed, CallKind};
+use tidewater_protocol::message::{Answer, Argument, ArgumentValue, Call, CallFailed};
 use tidewater_protocol::{Code, ColumnType, RemoteId};
-
-use crate::link::SharedLink;
 
 /// So many calls are done at once.
 const HANDS: usize = 8;
@@ -20,6 +18,9 @@ const REST: Duration = Duration::from_secs(10);
 /// What is done for a call.
 pub(crate) type Handler =
     Arc<dyn Fn(&ProvidedCall) -> Result<Answer, CallFailed> + Send + Sync + 'static>;
+
+/// Where what comes of a call goes.
+pub(crate) type Reply = Box<dyn FnOnce(Result<Answer, CallFailed>) + Send>;
 
 /// A call that a provider is to do.
 #[derive(Clone, Debug)]
@@ -109,11 +110,11 @@ struct ProviderState {
 }
 
 struct ProviderTask {
-    link: Weak<SharedLink>,
     id: u64,
-    kind: CallKind,
     called: ProvidedCall,
     handler: Handler,
+    /// `None`: what comes of it is of no interest.
+    reply: Option<Reply>,
 }
 
 impl Providers {
@@ -127,14 +128,7 @@ impl Providers {
     }
 
     /// The server has a call for this side.
-    pub(crate) fn called(
-        &self,
-        link: &Arc<SharedLink>,
-        id: u64,
-        kind: CallKind,
-        call: Call,
-        deadline_ms: u32,
-    ) {
+    pub(crate) fn called(&self, id: u64, call: Call, deadline_ms: u32, reply: Option<Reply>) {
         let mut state = self.state.lock();
         let handler = match state.handlers.get(&call.procedure) {
             Some(handler) => handler.clone(),
@@ -142,14 +136,13 @@ impl Providers {
         };
         let within = (deadline_ms > 0).then(|| Duration::from_millis(deadline_ms.into()));
         state.tasks.push_back(ProviderTask {
-            link: Arc::downgrade(link),
             id,
-            kind,
             called: ProvidedCall {
                 call,
                 until: within.map(|it| Instant::now() + it),
             },
             handler,
+            reply,
         });
         if state.idle == 0 && state.threads < HANDS {
             state.threads += 1;
@@ -195,10 +188,8 @@ impl ProviderPool {
                     "see the provider's own log",
                 ))
             });
-            if task.kind == CallKind::Call
-                && let Some(link) = task.link.upgrade()
-            {
-                link.answer(task.id, outcome);
+            if let Some(reply) = task.reply {
+                reply(outcome);
             }
         }
     }

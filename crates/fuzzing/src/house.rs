@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use argon2::password_hash::{PasswordHasher, SaltString};
 use argon2::{Algorithm, Argon2, Params, Version};
+use bytes::BytesMut;
 use rusqlite::Connection;
 use rusqlite::backup::Backup;
 use tempfile::TempDir;
@@ -24,6 +25,8 @@ use tidewater_centre::Centre;
 use tidewater_centre::records::{ProvenIdentity, UserRecord};
 use tidewater_centre_sqlite::{Jobs, SqliteEnvironment, connect_in};
 use tidewater_protocol::PublicationSchema;
+use tidewater_protocol::frame::{CONNECTION_CHANNEL, Frame, PREFACE, put_control, take_frame};
+use tidewater_protocol::message::{Control, Ping};
 use tidewater_remote::RemoteConnection;
 use tidewater_remote::database::RemoteDatabase;
 use tidewater_remote::session::{
@@ -31,7 +34,7 @@ use tidewater_remote::session::{
 };
 use tidewater_remote::spool::{MemorySpool, NoDownloadStore};
 use tidewater_server::environment::{
-    Blocking, BoxFuture, Clock, Environment, IncomingStream, Randomness, ServerNetwork,
+    BlockingRunner, BoxFuture, Clock, Environment, IncomingStream, Randomness, ServerNetwork,
     StreamListener,
 };
 use tidewater_server::{Config, RunningServer, Server};
@@ -147,7 +150,7 @@ struct Files {
 }
 
 /// The bytes that passed in both directions.
-pub(crate) struct Passed {
+pub(crate) struct PassedBytes {
     pub(crate) up: Vec<u8>,
     pub(crate) down: Vec<u8>,
 }
@@ -306,7 +309,7 @@ impl House {
             "I5: rows of other users changed"
         );
         let dialled = self.address.dial().expect("the server listens");
-        let answered = self.runtime.block_on(crate::server_session::ping(dialled));
+        let answered = self.runtime.block_on(ping(dialled));
         assert!(answered, "I8: the server does not answer any more");
     }
 
@@ -342,7 +345,7 @@ impl House {
 
     /// A sync of the remote at a path, with nothing in its way: what passed on each of its
     /// connections.
-    fn sync(&self, path: &Path) -> Vec<Passed> {
+    fn sync(&self, path: &Path) -> Vec<PassedBytes> {
         let mut all = Vec::new();
         let mut database = RemoteDatabase::open(path).expect("it is a remote");
         while all.len() < 6 {
@@ -358,7 +361,7 @@ impl House {
     }
 
     /// One connection of a sync, with nothing in its way.
-    fn session(&self, database: RemoteDatabase) -> (Passed, RemoteDatabase, SessionOutcome) {
+    fn session(&self, database: RemoteDatabase) -> (PassedBytes, RemoteDatabase, SessionOutcome) {
         let mut connection = dial();
         sync_on(&mut connection, database, Begin::Both);
         let stream = self.address.dial().expect("the server listens");
@@ -368,7 +371,7 @@ impl House {
     }
 
     /// What passes in a sync of one of the files.
-    pub(crate) fn record(&mut self, file: usize) -> Vec<Passed> {
+    pub(crate) fn record(&mut self, file: usize) -> Vec<PassedBytes> {
         self.reset();
         let work = self.work_on(file);
         self.sync(&work)
@@ -404,6 +407,20 @@ pub(crate) enum Begin {
     DownloadOnly,
     Look,
     Repair,
+}
+
+/// Whether the server answers somebody else.
+async fn ping(mut stream: DuplexStream) -> bool {
+    let mut out = BytesMut::from(&PREFACE[..]);
+    let ping = Control::Ping(Ping { nonce: 42 });
+    put_control(&mut out, CONNECTION_CHANNEL, ping).expect("a ping fits into a frame");
+    let mut heard = Vec::new();
+    let said = stream.write_all(&out).await.is_ok() && stream.shutdown().await.is_ok();
+    let heard_all = stream.read_to_end(&mut heard).await.is_ok();
+    let mut heard = BytesMut::from(&heard[..]);
+    let pong = take_frame(&mut heard);
+    let is_pong = |frame: &Frame| matches!(frame, Frame::Control { control: Some(Control::Pong(pong)), .. } if pong.nonce == 42);
+    said && heard_all && matches!(&pong, Ok(Some(frame)) if is_pong(frame))
 }
 
 /// A remote's side of a connection.
@@ -446,7 +463,7 @@ pub(crate) fn now() -> Now {
     }
 }
 
-async fn pump(connection: &mut RemoteConnection, stream: DuplexStream) -> Passed {
+async fn pump(connection: &mut RemoteConnection, stream: DuplexStream) -> PassedBytes {
     let (mut reader, mut writer) = tokio::io::split(stream);
     let (mut up, mut down) = (Vec::new(), Vec::new());
     let mut waiting = VecDeque::new();
@@ -478,7 +495,7 @@ async fn pump(connection: &mut RemoteConnection, stream: DuplexStream) -> Passed
         up.extend_from_slice(&bytes);
         let _ = writer.write_all(&bytes).await;
     }
-    Passed { up, down }
+    PassedBytes { up, down }
 }
 
 /// Deploys, adds the users, and serves.
@@ -581,7 +598,7 @@ impl Randomness for Chance {
 /// There is one thread only.
 struct Inline;
 
-impl Blocking for Inline {
+impl BlockingRunner for Inline {
     fn run(&self, job: Box<dyn FnOnce() + Send>) {
         job();
     }

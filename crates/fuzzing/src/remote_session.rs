@@ -27,7 +27,7 @@ struct Scene {
     house: House,
     mender: Mender,
     /// What a user sees of each of the house's files before a sync.
-    told: Vec<Told>,
+    told: Vec<VisibleState>,
 }
 
 impl Scene {
@@ -36,7 +36,7 @@ impl Scene {
         let mender = Mender::new(&mut house);
         let told = |file| {
             let path = house.work_on(file);
-            Told::of(&RemoteDatabase::open(&path).expect("it is a remote"), &path)
+            VisibleState::of(&RemoteDatabase::open(&path).expect("it is a remote"), &path)
         };
         let told = (0..House::FILES).map(told).collect();
         Scene {
@@ -131,7 +131,7 @@ fn listen(connection: &mut RemoteConnection, said: &mut Vec<u8>) {
     }
 }
 
-fn judge(outcome: &SessionOutcome, path: &Path, before: &Told) {
+fn judge(outcome: &SessionOutcome, path: &Path, before: &VisibleState) {
     let database = RemoteDatabase::open(path).expect("it is still a remote");
     match outcome {
         SessionOutcome::Done(_) | SessionOutcome::More(_) => {
@@ -147,7 +147,11 @@ fn judge(outcome: &SessionOutcome, path: &Path, before: &Told) {
         }
         // Another try, or none: the user's tables are what they were, and as much waits.
         SessionOutcome::Again(_) | SessionOutcome::Failed(_) => {
-            assert_eq!(Told::of(&database, path), *before, "I4: after {outcome:?}");
+            assert_eq!(
+                VisibleState::of(&database, path),
+                *before,
+                "I4: after {outcome:?}"
+            );
         }
         _ => {}
     }
@@ -160,18 +164,18 @@ fn judge(outcome: &SessionOutcome, path: &Path, before: &Told) {
 
 /// What a user sees of a remote.
 #[derive(Debug, PartialEq)]
-struct Told {
+struct VisibleState {
     /// Every table of the user's, with its rows.
     tables: Vec<String>,
     pending: u64,
     refused: u64,
 }
 
-impl Told {
-    fn of(database: &RemoteDatabase, path: &Path) -> Told {
+impl VisibleState {
+    fn of(database: &RemoteDatabase, path: &Path) -> VisibleState {
         let status = database.status().expect("it is a remote");
         let tables = status.subscriptions.iter().flat_map(|it| &it.tables);
-        Told {
+        VisibleState {
             pending: tables.map(|table| table.pending).sum(),
             refused: status.refused,
             tables: tables_of(path).expect("it is a database"),

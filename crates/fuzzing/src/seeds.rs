@@ -459,8 +459,8 @@ fn config() -> Vec<Seed> {
             "[server]\nlisten = [\"tls://0.0.0.0:7439\", \"tcp://[::1]:1\"]\n\
              consolidated = \"postgresql://u:${SET}@localhost/d\"\ninsecure = false\n\
              [server.tls]\ncertificate = \"c.pem\"\nkey = \"k.pem\"\n\
-             [server.limits]\nconnections = 10\nmemory = \"256MiB\"\nidle = \"60s\"\n\
-             upload_rows = 1_000\nsync = \"1h\"\n\
+             [server.limits]\nconnections = 10\nmemory = \"256MiB\"\nidle_timeout = \"60s\"\n\
+             upload_rows = 1_000\nsync_timeout = \"1h\"\n\
              [retention]\nlog = \"60d\"\nhistory = \"14d\"\nconflicts = \"180d\"\ninterval = \"1h\"\n\
              [log]\nformat = \"json\"\nlevel = \"info\"\n\
              [[publication]]\nname = \"sales\"\n\
@@ -472,10 +472,10 @@ fn config() -> Vec<Seed> {
         (
             "sign-in",
             "[server]\nconsolidated = \"sqlite:centre.db\"\n\
-             [sign_in]\npasswords = \"ldap\"\ncreate_users = true\nagain_after = \"30d\"\n\
+             [sign_in]\npasswords = \"ldap\"\ncreate_users = true\nreauthenticate_after = \"30d\"\n\
              [[sign_in.oidc]]\nissuer = \"https://a.b/c\"\naudience = [\"t\"]\n\
              algorithms = [\"RS256\"]\nclaims = { a = \"b.c\" }\n\
-             [sign_in.ldap]\nurl = \"ldap://d\"\nstarttls = true\nbase = \"dc=x\"\n\
+             [sign_in.ldap]\nurl = \"ldap://d\"\nstarttls = true\nbase_dn = \"dc=x\"\n\
              filter = \"(uid={user})\"\nclaims = [\"ou\"]\n\
              [sign_in.certificates]\nauthority = \"a.pem\"\nuser_from = \"email\"\n",
         ),

@@ -4,10 +4,9 @@
 use std::cell::RefCell;
 
 use bytes::BytesMut;
-use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
 
-use tidewater_protocol::frame::{CONNECTION_CHANNEL, Frame, PREFACE, put_control, take_frame};
-use tidewater_protocol::message::{Control, Ping, TableBegin};
+use tidewater_protocol::frame::{Frame, PREFACE, take_frame};
+use tidewater_protocol::message::{Control, TableBegin};
 use tidewater_protocol::{Datum, RowsReader, UnpackedRow};
 
 use crate::house::House;
@@ -55,20 +54,6 @@ fn serve(data: &[u8]) -> Vec<u8> {
     });
     panics::check();
     heard
-}
-
-/// Whether the server answers somebody else.
-pub(crate) async fn ping(mut stream: DuplexStream) -> bool {
-    let mut out = BytesMut::from(&PREFACE[..]);
-    let ping = Control::Ping(Ping { nonce: 42 });
-    put_control(&mut out, CONNECTION_CHANNEL, ping).expect("a ping fits into a frame");
-    let mut heard = Vec::new();
-    let said = stream.write_all(&out).await.is_ok() && stream.shutdown().await.is_ok();
-    let heard_all = stream.read_to_end(&mut heard).await.is_ok();
-    let mut heard = BytesMut::from(&heard[..]);
-    let pong = take_frame(&mut heard);
-    let is_pong = |frame: &Frame| matches!(frame, Frame::Control { control: Some(Control::Pong(pong)), .. } if pong.nonce == 42);
-    said && heard_all && matches!(&pong, Ok(Some(frame)) if is_pong(frame))
 }
 
 /// All that the server says is frames, and no row in them is of another region than Ada's; or that it

@@ -5,7 +5,7 @@ use std::sync::LazyLock;
 use tidewater_centre::Checkpoint;
 use tidewater_centre::records::SigningKey;
 use tidewater_protocol::RemoteId;
-use tidewater_server::fuzzing::{CheckpointFor, Keyring, TokenCheck};
+use tidewater_server::fuzzing::{CheckpointFor, SigningKeys, TokenCheck};
 
 use crate::input::Input;
 
@@ -22,7 +22,7 @@ static SERVER: LazyLock<Server> = LazyLock::new(|| {
 
 /// Who signs, and what was signed: a token, an identity and a checkpoint of Ada's.
 struct Server {
-    keyring: Keyring,
+    keyring: SigningKeys,
     genuine: [Vec<u8>; 3],
 }
 
@@ -79,16 +79,16 @@ fn content(bytes: &[u8]) {
     assert_eq!(Checkpoint::decode(&checkpoint.encode()), Some(checkpoint));
 }
 
-fn keyring() -> Keyring {
+fn keyring() -> SigningKeys {
     let keys = [7, 3].map(|id| SigningKey {
         id,
         secret: vec![id as u8; 32],
         created_ms: 0,
     });
-    Keyring::new(keys.to_vec(), SIGNED_MS).expect("there are keys")
+    SigningKeys::new(keys.to_vec(), SIGNED_MS).expect("there are keys")
 }
 
-fn genuine(keyring: &Keyring) -> [Vec<u8>; 3] {
+fn genuine(keyring: &SigningKeys) -> [Vec<u8>; 3] {
     let subject = CheckpointFor {
         remote_id: ADA,
         publication: "ada",

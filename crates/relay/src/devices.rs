@@ -18,7 +18,7 @@ use tokio::time::{sleep, timeout};
 use tidewater_carrier::listen::{ByteStream, IncomingStream, StreamListener};
 
 use crate::client_hello::{ClientHelloReader, NoHello, RequestedServer};
-use crate::relay::RelayState;
+use crate::relay_state::RelayState;
 use crate::tunnel_pool::NoTunnel;
 
 /// How long a device may take to say whom it wants to reach.

@@ -12,6 +12,7 @@ mod error;
 mod metrics;
 mod newcomers;
 mod relay;
+mod relay_state;
 mod servers;
 mod tunnel_pool;
 

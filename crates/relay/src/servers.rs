@@ -16,7 +16,7 @@ use tidewater_carrier::listen::{
 };
 
 use crate::newcomers::NewcomerCounts;
-use crate::relay::RelayState;
+use crate::relay_state::RelayState;
 use crate::tunnel_pool::TunnelSlot;
 
 /// How long TLS may take.

@@ -17,7 +17,7 @@ use tidewater_carrier::listen::{
 
 use crate::client_hello::MAX_HELLO_BYTES;
 use crate::config::RelayServiceConfig;
-use crate::relay::RelayState;
+use crate::relay_state::RelayState;
 use crate::{devices, servers};
 
 const NAME: &str = "sync.example.com";

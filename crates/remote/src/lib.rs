@@ -13,6 +13,7 @@ pub mod report;
 mod scripted;
 pub mod session;
 pub mod spool;
+mod sync_direction;
 
 pub use connection::{DriverEvent, RemoteConnection};
 pub use error::RemoteError;

@@ -7,8 +7,8 @@ use std::collections::BTreeSet;
 use serde::Serialize;
 
 use crate::database::{
-    ApplySummary, ConflictSummary, OutboxCounts, RefusedSummary, RemoteDatabase, StaleRow,
-    TableDifferences,
+    ApplySummary, ConflictSummary, OutboxCounts, ROWS_TOLD, RefusedSummary, RemoteDatabase,
+    StaleRow, TableDifferences,
 };
 use crate::error::RemoteError;
 
@@ -107,10 +107,6 @@ pub struct DownloadedRows {
     /// Removed. Of a table that was sent whole: by how many rows it has become smaller.
     pub removals: u64,
 }
-
-/// How many rows that lost, how many that were refused and how many that are stale are told by
-/// their keys.
-pub(crate) const ROWS_TOLD: usize = 100;
 
 impl Report {
     /// Takes over what a second sync moved that belongs to the same call.

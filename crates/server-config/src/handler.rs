@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::web::WebAddress;
-use super::{Config, ProcedureConfig, Provision, Work};
+use super::{Config, ProcedureConfig, ProcedureProvider, ProcedureWork};
 use crate::error::ConfigError;
 use crate::section_reader::{SectionReader, unknown_word};
 use tidewater_centre::nearest;
@@ -30,7 +30,7 @@ pub struct HandlerConfig {
     /// At which events it is asked; `None`: at all that concern who names it.
     pub events: Option<Vec<HandlerEvent>>,
     /// What requests are signed with: the current secret and, while it is replaced, the one before.
-    pub secrets: Vec<Secret>,
+    pub secrets: Vec<HandlerSecret>,
     /// A PEM file with the authorities to trust, instead of public ones.
     pub ca: Option<PathBuf>,
     /// How long it has for one answer.
@@ -92,7 +92,7 @@ impl fmt::Debug for HandlerStandIn {
 
 /// What requests are signed with.
 #[derive(Clone, PartialEq, Eq)]
-pub enum Secret {
+pub enum HandlerSecret {
     /// This.
     Text(String),
     /// What this file holds, without the end of its line.
@@ -145,9 +145,9 @@ pub enum HandlerFormat {
 
 /// What is asked of handlers, and who: by their names.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Handling {
+pub struct HandlerAssignments {
     /// Of tables, by publication and by the name that they have on remotes.
-    pub tables: BTreeMap<(String, String), TableHandling>,
+    pub tables: BTreeMap<(String, String), TableAssignment>,
     /// Of publications: their syncs.
     pub publications: BTreeMap<String, String>,
     /// Who knows passwords.
@@ -156,7 +156,7 @@ pub struct Handling {
 
 /// What a table asks its handler.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct TableHandling {
+pub struct TableAssignment {
     /// The handler's name.
     pub handler: String,
     /// About uploaded rows.
@@ -171,10 +171,10 @@ pub struct TableHandling {
 
 /// Everything about handlers in a configuration.
 #[derive(Default)]
-pub(super) struct Handlers {
+pub(super) struct HandlerReader {
     insecure: bool,
     pub(super) all: Vec<HandlerConfig>,
-    pub(super) handling: Handling,
+    pub(super) handling: HandlerAssignments,
 }
 
 /// A handler where it is used.
@@ -195,7 +195,7 @@ impl HandlerUse {
     }
 }
 
-impl Handlers {
+impl HandlerReader {
     /// Reads `[[handler]]`.
     ///
     /// # Errors
@@ -203,10 +203,10 @@ impl Handlers {
     pub(super) fn read(
         sections: Vec<SectionReader>,
         insecure: bool,
-    ) -> Result<Handlers, ConfigError> {
-        let mut handlers = Handlers {
+    ) -> Result<HandlerReader, ConfigError> {
+        let mut handlers = HandlerReader {
             insecure,
-            ..Handlers::default()
+            ..HandlerReader::default()
         };
         for (index, mut section) in sections.into_iter().enumerate() {
             let name = section.text("name")?.filter(|it| !it.is_empty());
@@ -240,7 +240,7 @@ impl Handlers {
     ///
     /// # Errors
     /// There is none like it.
-    pub(super) fn used(&mut self, place: &str, used: HandlerUse) -> Result<String, ConfigError> {
+    pub(super) fn assign(&mut self, place: &str, used: HandlerUse) -> Result<String, ConfigError> {
         let (section, name, url) = match used {
             HandlerUse::Text(text) if text.contains("://") || text.starts_with(CALL) => {
                 (SectionReader::empty("handler"), text.clone(), Some(text))
@@ -309,7 +309,10 @@ impl Handlers {
                 )
             };
             let known = known.ok_or_else(|| wrong("there is no such procedure"))?;
-            if !matches!(known.work, Work::Provided(Provision::By(_))) {
+            if !matches!(
+                known.work,
+                ProcedureWork::Provided(ProcedureProvider::By(_))
+            ) {
                 return Err(wrong("the procedure is not provided by a user's program"));
             }
             let takes_request = match &known.arguments[..] {
@@ -355,10 +358,10 @@ impl HandlerConfig {
                  so",
             ));
         }
-        let secrets: Vec<Secret> = texts
+        let secrets: Vec<HandlerSecret> = texts
             .into_iter()
-            .map(Secret::Text)
-            .chain(files.map(Secret::File))
+            .map(HandlerSecret::Text)
+            .chain(files.map(HandlerSecret::File))
             .collect();
         if secrets.len() > 2 {
             return Err(ConfigError::new(
@@ -397,9 +400,9 @@ impl HandlerConfig {
             timeout: section.duration("timeout")?,
             parallel: section.count("parallel")?,
             retries: section.number("retries")? as u32,
-            rows: section.count("rows")?,
-            failures: section.number("failures")? as u32,
-            pause: section.duration("pause")?,
+            rows: section.count("batch_rows")?,
+            failures: section.number("breaker_failures")? as u32,
+            pause: section.duration("breaker_pause")?,
             format: section.choice("format", &[HandlerFormat::Json, HandlerFormat::Lines])?,
             name,
             to,
@@ -411,8 +414,8 @@ impl HandlerConfig {
     /// Makes relative paths start at this folder.
     pub(super) fn start_paths_at(&mut self, folder: &Path) {
         let files = self.secrets.iter_mut().filter_map(|it| match it {
-            Secret::File(file) => Some(file),
-            Secret::Text(_) => None,
+            HandlerSecret::File(file) => Some(file),
+            HandlerSecret::Text(_) => None,
         });
         for path in self.ca.iter_mut().chain(files) {
             *path = folder.join(&*path);
@@ -423,7 +426,7 @@ impl HandlerConfig {
 impl Config {
     /// The handlers that nobody asks.
     pub fn handler_warnings(&self) -> Vec<String> {
-        let Handling {
+        let HandlerAssignments {
             tables,
             publications,
             sign_in,

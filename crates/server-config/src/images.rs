@@ -47,7 +47,7 @@ pub enum ImageRows {
 const OF_IMAGES: &str = "image: ";
 
 /// Whether a user is one as whom nobody signs in with more than an image's own credential.
-pub fn is_of_images(user: &str) -> bool {
+pub fn is_image_user(user: &str) -> bool {
     user.starts_with(OF_IMAGES)
 }
 
@@ -70,7 +70,7 @@ impl ImageRows {
     ///
     /// # Errors
     /// One of them is none: that.
-    pub fn of_partitions(partitions: &[String]) -> Result<ImageRows, &str> {
+    pub fn from_partitions(partitions: &[String]) -> Result<ImageRows, &str> {
         let values = partitions.iter().map(|it| match it.split_once('=') {
             Some((name, value)) if !name.is_empty() => Ok((name.to_owned(), value.to_owned())),
             _ => Err(it.as_str()),
@@ -190,7 +190,7 @@ impl ImageConfig {
             (Some(user), [], false) => ImageRows::Of(user),
             (None, [], true) => ImageRows::In(GivenPartitions::default()),
             (None, partitions @ [_, ..], false) => {
-                ImageRows::of_partitions(partitions).map_err(|wrong| {
+                ImageRows::from_partitions(partitions).map_err(|wrong| {
                     ConfigError::new(
                         format!("images.image.partitions has {wrong:?}"),
                         "write partitions = [\"COLUMN=VALUE\"]",

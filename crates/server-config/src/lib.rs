@@ -43,32 +43,34 @@ use tidewater_centre::{CentreError, GivenPartitions, PublicationSpec};
 
 pub use self::database_url::DatabaseUrl;
 pub use self::error::ConfigError;
-use self::handler::Handlers;
+use self::handler::HandlerReader;
 pub use self::handler::{
-    HandlerAddress, HandlerConfig, HandlerEvent, HandlerFormat, HandlerStandIn, Handling, Secret,
-    TableHandling,
+    HandlerAddress, HandlerAssignments, HandlerConfig, HandlerEvent, HandlerFormat, HandlerSecret,
+    HandlerStandIn, TableAssignment,
 };
 pub use self::images::{
     ImageConfig, ImageRows, ImagesConfig, NO_IMAGE_HINT, image_obstacle, is_image_name,
-    is_of_images,
+    is_image_user,
 };
-pub use self::limits::Limits;
-use self::lines::Lines;
+pub use self::limits::ServerLimits;
+use self::lines::LineIndex;
 pub use self::live::LiveConfig;
 pub use self::log::{LogConfig, LogFormat};
 use self::names::check_names;
 pub use self::names::{BUILT_IN_PREFIX, MAX_NAME_BYTES};
-pub use self::procedure::{Allow, ArgumentConfig, ProcedureConfig, Provision, Sql, Work};
+pub use self::procedure::{
+    ArgumentConfig, CallPermission, ProcedureConfig, ProcedureProvider, ProcedureWork, SqlSource,
+};
 pub use self::relay::{RelayConfig, RelayProof};
 pub use self::retention::RetentionConfig;
 use self::section_reader::SectionReader;
 pub use self::server::{ServerConfig, TlsConfig};
 pub use self::sign_in::{
-    Algorithm, CertificateName, CertificatesConfig, KeptClaim, KeySource, LdapAccount, LdapConfig,
-    LdapEntry, OidcConfig, Passwords, SignInConfig, USER,
+    CertificateName, CertificatesConfig, IssuerKeySource, KeptClaim, LdapAccount, LdapConfig,
+    LdapEntry, OidcConfig, PasswordSource, SignInConfig, SigningAlgorithm, USER_PLACEHOLDER,
 };
-pub use self::space::{Rule, SpaceConfig};
-pub use self::text::duration;
+pub use self::space::{SpaceConfig, SubjectRule};
+pub use self::text::parse_duration;
 pub use self::upstream::{UpstreamConfig, UpstreamPace, UpstreamProof};
 pub use self::wake::WakeConfig;
 pub use self::web::WebAddress;
@@ -99,7 +101,7 @@ pub struct Config {
     /// Programs that are asked at events of syncs.
     pub handlers: Vec<HandlerConfig>,
     /// What they are asked.
-    pub handling: Handling,
+    pub handling: HandlerAssignments,
     /// The relays through which devices come.
     pub relay: Option<RelayConfig>,
     /// The headquarters of which the database is a branch's.
@@ -110,7 +112,7 @@ pub struct Config {
     pub given: Option<Arc<GivenPartitions>>,
     /// Nor this: the user to whose remotes a server speaks that is there to make an image.
     pub only: Option<String>,
-    lines: Lines,
+    lines: LineIndex,
 }
 
 impl Config {
@@ -198,7 +200,7 @@ impl Config {
         let parsed: Result<toml::Table, _> = text.parse();
         let mut table = parsed.map_err(|error| grammar::check::not_toml(text, &error))?;
         text::expand_table(&mut table, "", variable)?;
-        let lines = Lines::of(text);
+        let lines = LineIndex::from_text(text);
         let mut config =
             Config::read(SectionReader::new("", table)).map_err(|error| match error {
                 ConfigError::Invalid { message, hint } => ConfigError::Invalid {
@@ -224,7 +226,7 @@ impl Config {
         })?;
         let server = ServerConfig::read(server)?;
         let insecure = server.insecure;
-        let mut handlers = Handlers::read(root.sections("handler")?, insecure)?;
+        let mut handlers = HandlerReader::read(root.sections("handler")?, insecure)?;
         let publications = root.sections("publication")?.into_iter().enumerate();
         let publications: Vec<PublicationSpec> = publications
             .map(|(index, section)| publication::read(section, index, &mut handlers))
@@ -269,7 +271,7 @@ impl Config {
             publications,
             procedures,
             relay,
-            lines: Lines::default(),
+            lines: LineIndex::default(),
         })
     }
 

@@ -10,7 +10,7 @@ use crate::section_reader::SectionReader;
 
 /// `[server.limits]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Limits {
+pub struct ServerLimits {
     /// Connections at the same time.
     pub connections: usize,
     /// Syncs that wait for a worker before new ones are told to come back later.
@@ -59,21 +59,21 @@ pub struct Limits {
 }
 
 /// What counts where nothing is said.
-impl Default for Limits {
+impl Default for ServerLimits {
     fn default() -> Self {
         let section = SectionReader::empty("server.limits");
-        Limits::read(section).expect("the defaults of the grammar are limits")
+        ServerLimits::read(section).expect("the defaults of the grammar are limits")
     }
 }
 
-impl Limits {
-    pub(super) fn read(mut section: SectionReader) -> Result<Limits, ConfigError> {
+impl ServerLimits {
+    pub(super) fn read(mut section: SectionReader) -> Result<ServerLimits, ConfigError> {
         let mut workers = |key| {
             let number = section.optional_number(key)?;
             Ok::<_, ConfigError>(number.and_then(|it| usize::try_from(it).ok()))
         };
         let password_checks = workers("password_checks")?;
-        Ok(Limits {
+        Ok(ServerLimits {
             upload_workers: workers("upload_workers")?,
             download_workers: workers("download_workers")?,
             call_workers: workers("call_workers")?,
@@ -83,18 +83,18 @@ impl Limits {
             memory_bytes: section.size("memory")?,
             session_workers: section.count("session_workers")?,
             tried_workers: read_tried_workers(&mut section)?,
-            upload_bytes: section.size("upload_bytes")?,
+            upload_bytes: section.size("upload_size")?,
             upload_rows: section.number("upload_rows")?,
-            row_bytes: section.memory_size("row_bytes")?,
-            message_bytes: section.memory_size("message")?,
-            answer_bytes: section.memory_size("answer")?,
-            answer_stream_bytes: section.size("answer_stream")?,
+            row_bytes: section.memory_size("row_size")?,
+            message_bytes: section.memory_size("message_size")?,
+            answer_bytes: section.memory_size("answer_size")?,
+            answer_stream_bytes: section.size("answer_stream_size")?,
             subscriptions: section.count("subscriptions")?,
-            handshake: section.duration("handshake")?,
-            idle: section.duration("idle")?,
-            sync: section.duration("sync")?,
-            shutdown: section.duration("shutdown")?,
-            waiting: section.duration("waiting")?,
+            handshake: section.duration("handshake_timeout")?,
+            idle: section.duration("idle_timeout")?,
+            sync: section.duration("sync_timeout")?,
+            shutdown: section.duration("shutdown_timeout")?,
+            waiting: section.duration("keepalive_interval")?,
             marks: MarkFrequency::default(),
         })
     }
@@ -109,15 +109,15 @@ fn half_of_the_cores() -> usize {
 /// Between how many workers the best number is looked for. One of the two bounds alone moves the
 /// default of the other out of its way.
 fn read_tried_workers(section: &mut SectionReader) -> Result<RangeInclusive<usize>, ConfigError> {
-    let has_most = section.has("most_workers");
-    let least = section.count("least_workers")?;
-    let most = section.count("most_workers")?;
+    let has_most = section.has("max_workers");
+    let least = section.count("min_workers")?;
+    let most = section.count("max_workers")?;
     match least <= most {
         true => Ok(least..=most),
         false if !has_most => Ok(least..=least),
         false => Err(ConfigError::new(
-            format!("server.limits.least_workers is {least}, and most_workers is {most}"),
-            "write least_workers not greater than most_workers",
+            format!("server.limits.min_workers is {least}, and max_workers is {most}"),
+            "write min_workers not greater than max_workers",
         )),
     }
 }

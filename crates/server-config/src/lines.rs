@@ -7,8 +7,8 @@ use crate::grammar::check::line_of;
 
 /// The lines by what errors begin with.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Lines {
-    named: Vec<NamedLines>,
+pub(super) struct LineIndex {
+    named: Vec<SectionLines>,
     settings: Vec<(&'static str, usize)>,
 }
 
@@ -17,25 +17,25 @@ const SETTINGS: [&str; 2] = ["server.proxies", "server.drain_delay"];
 
 /// The lines of a publication, a space or a procedure.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct NamedLines {
+struct SectionLines {
     what: &'static str,
     name: String,
     line: usize,
     tables: Vec<(String, usize)>,
 }
 
-impl Lines {
+impl LineIndex {
     /// Those of a text, as far as it is a configuration.
-    pub(super) fn of(text: &str) -> Lines {
+    pub(super) fn from_text(text: &str) -> LineIndex {
         let Ok(table) = DeTable::parse(text) else {
-            return Lines::default();
+            return LineIndex::default();
         };
         let publications = sections(table.get_ref(), "publication");
         let publications = publications.filter_map(|publication| {
             let (name, line) = named(text, publication)?;
             let tables = sections(publication, "table");
             let tables = tables.filter_map(|table| named(text, table));
-            Some(NamedLines {
+            Some(SectionLines {
                 what: "publication",
                 name,
                 line,
@@ -44,7 +44,7 @@ impl Lines {
         });
         let others = ["space", "procedure"].map(|what| {
             let named = sections(table.get_ref(), what).filter_map(|it| named(text, it));
-            let lines = named.map(|(name, line)| NamedLines {
+            let lines = named.map(|(name, line)| SectionLines {
                 what,
                 name,
                 line,
@@ -62,7 +62,7 @@ impl Lines {
             Some((*setting, line_of(text, key.span().start)))
         });
         let settings = settings.collect();
-        Lines { named, settings }
+        LineIndex { named, settings }
     }
 
     /// What is said of one of them, with the line where that is named.
@@ -122,7 +122,7 @@ mod tests {
 
     #[test]
     fn what_is_said_of_a_table_is_told_with_its_line() {
-        let lines = Lines::of(
+        let lines = LineIndex::from_text(
             "[server]\nconsolidated = \"sqlite:a.db\"\n\n[[publication]]\nname = \"p\"\n\
              [[publication.table]]\npartition = \"everyone\"\nname = \"t\"\n\
              [[publication]]\nname = \"q\"\n[[publication.table]]\nname = \"t\"\n",

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use tidewater_centre::procedure::{ArgumentSpec, ProcedureSpec};
+use tidewater_centre::procedure_spec::{ArgumentSpec, ProcedureSpec};
 use tidewater_protocol::ColumnType;
 use tidewater_protocol::argument::{ARGUMENT_TYPES, argument_type};
 use tidewater_protocol::message::Returns;
@@ -18,11 +18,11 @@ pub struct ProcedureConfig {
     /// By which it is called.
     pub name: String,
     /// Who does it, and how.
-    pub work: Work,
+    pub work: ProcedureWork,
     /// What it takes, by name.
     pub arguments: Vec<ArgumentConfig>,
     /// Who may call it.
-    pub allow: Allow,
+    pub allow: CallPermission,
     /// What a call is given at most.
     pub timeout: Duration,
     /// Whether it may be done once more by another provider when one has gone.
@@ -31,23 +31,23 @@ pub struct ProcedureConfig {
 
 /// Who does a procedure, and how.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Work {
+pub enum ProcedureWork {
     /// The database.
     Sql {
         /// The statement.
-        sql: Sql,
+        sql: SqlSource,
         /// What it gives back.
         returns: Returns,
         /// It changes nothing.
         read_only: bool,
     },
     /// A program that is connected.
-    Provided(Provision),
+    Provided(ProcedureProvider),
 }
 
 /// Where a statement stands.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Sql {
+pub enum SqlSource {
     /// In the configuration.
     Text(String),
     /// In a file of its own, until the configuration is loaded.
@@ -56,7 +56,7 @@ pub enum Sql {
 
 /// Which programs may provide a procedure.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Provision {
+pub enum ProcedureProvider {
     /// Those of these users.
     By(Vec<String>),
     /// Each remote, for itself.
@@ -76,7 +76,7 @@ pub struct ArgumentConfig {
 
 /// Who may do something.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Allow {
+pub enum CallPermission {
     /// Everyone who can sign in.
     Everyone,
     /// Users for whom the query yields a row.
@@ -123,8 +123,8 @@ impl ProcedureConfig {
             (Some(sql), None) if sql.trim().is_empty() => {
                 return Err(wrong("sql is empty", "write a statement"));
             }
-            (Some(sql), None) => Some(Sql::Text(sql)),
-            (None, file) => file.map(Sql::File),
+            (Some(sql), None) => Some(SqlSource::Text(sql)),
+            (None, file) => file.map(SqlSource::File),
         };
         let provided_by = section.one_or_more_texts("provided_by")?;
         let returns = [
@@ -137,7 +137,7 @@ impl ProcedureConfig {
         let read_only = section.flag("read_only")?;
         let idempotent = section.flag("idempotent")?;
         let work = match (sql, provided_by, section.flag("on_remotes")?) {
-            (Some(sql), None, false) => Work::Sql {
+            (Some(sql), None, false) => ProcedureWork::Sql {
                 sql,
                 returns: returns.ok_or_else(|| {
                     wrong(
@@ -150,9 +150,9 @@ impl ProcedureConfig {
             (None, Some(users), false)
                 if users.iter().all(|it| !it.is_empty()) && !users.is_empty() =>
             {
-                Work::Provided(Provision::By(users))
+                ProcedureWork::Provided(ProcedureProvider::By(users))
             }
-            (None, None, true) => Work::Provided(Provision::OnRemotes),
+            (None, None, true) => ProcedureWork::Provided(ProcedureProvider::OnRemotes),
             _ => {
                 return Err(wrong(
                     "one thing has to be said of who does it",
@@ -162,13 +162,13 @@ impl ProcedureConfig {
                 ));
             }
         };
-        if matches!(work, Work::Provided(_)) && (returns.is_some() || read_only) {
+        if matches!(work, ProcedureWork::Provided(_)) && (returns.is_some() || read_only) {
             return Err(wrong(
                 "returns and read_only are for statements",
                 "leave them out: whoever provides the procedure decides",
             ));
         }
-        if matches!(work, Work::Sql { .. }) && idempotent {
+        if matches!(work, ProcedureWork::Sql { .. }) && idempotent {
             return Err(wrong(
                 "idempotent is for what programs provide",
                 "leave it out: a statement is a transaction, and is never done by halves",
@@ -203,8 +203,8 @@ impl ProcedureConfig {
                      \"SELECT 1 FROM staff WHERE login = {s.username}\"",
                 ));
             }
-            Some("everyone") => Allow::Everyone,
-            Some(query) => Allow::Query(query.to_owned()),
+            Some("everyone") => CallPermission::Everyone,
+            Some(query) => CallPermission::Query(query.to_owned()),
         };
         Ok(ProcedureConfig {
             timeout: section.duration("timeout")?,
@@ -223,8 +223,8 @@ impl ProcedureConfig {
     /// # Errors
     /// It cannot be read.
     pub(super) fn load(&mut self, folder: &Path) -> Result<(), ConfigError> {
-        if let Work::Sql { sql, .. } = &mut self.work
-            && let Sql::File(file) = sql
+        if let ProcedureWork::Sql { sql, .. } = &mut self.work
+            && let SqlSource::File(file) = sql
         {
             let path = folder.join(&*file);
             let text = std::fs::read_to_string(&path).map_err(|source| ConfigError::File {
@@ -232,7 +232,7 @@ impl ProcedureConfig {
                 path: path.display().to_string(),
                 source,
             })?;
-            *sql = Sql::Text(text);
+            *sql = SqlSource::Text(text);
         }
         Ok(())
     }
@@ -242,21 +242,21 @@ impl ProcedureConfig {
     /// What the database has to know of the procedure, if that is anything.
     pub fn to_spec(&self) -> Option<ProcedureSpec> {
         let allow = match &self.allow {
-            Allow::Everyone => None,
-            Allow::Query(query) => Some(query.clone()),
+            CallPermission::Everyone => None,
+            CallPermission::Query(query) => Some(query.clone()),
         };
         let (sql, returns, read_only) = match &self.work {
-            Work::Sql {
+            ProcedureWork::Sql {
                 sql,
                 returns,
                 read_only,
             } => {
-                let Sql::Text(text) = sql else {
+                let SqlSource::Text(text) = sql else {
                     return None;
                 };
                 (Some(text.clone()), *returns, *read_only)
             }
-            Work::Provided(_) => (None, Returns::Nothing, true),
+            ProcedureWork::Provided(_) => (None, Returns::Nothing, true),
         };
         let arguments = self.arguments.iter().map(|it| ArgumentSpec {
             name: it.name.clone(),

@@ -6,7 +6,7 @@ use tidewater_centre::{
 };
 use tidewater_protocol::message::SubscriptionParameter;
 
-use super::handler::{HandlerUse, Handlers};
+use super::handler::{HandlerReader, HandlerUse};
 use super::{acting, partition, table};
 use crate::error::ConfigError;
 use crate::names::MAX_NAME_BYTES;
@@ -19,7 +19,7 @@ use crate::section_reader::SectionReader;
 pub(super) fn read(
     mut section: SectionReader,
     index: usize,
-    handlers: &mut Handlers,
+    handlers: &mut HandlerReader,
 ) -> Result<PublicationSpec, ConfigError> {
     let name = section
         .text("name")?
@@ -104,7 +104,7 @@ pub(super) fn read(
     };
     let orders = [UploadOrder::RowsFirst, UploadOrder::DeletesFirst];
     if let Some(used) = HandlerUse::read(&mut section)? {
-        let handler = handlers.used(&format!("publication {name:?}"), used)?;
+        let handler = handlers.assign(&format!("publication {name:?}"), used)?;
         handlers.handling.publications.insert(name.clone(), handler);
     }
     Ok(PublicationSpec {

@@ -7,7 +7,7 @@ use tidewater_centre::context::DEFAULT;
 use tidewater_centre::engine::scripts::CONNECTION;
 use tidewater_centre::{PublicationSpec, ScriptSpec, nearest};
 
-use super::{Config, Passwords};
+use super::{Config, PasswordSource};
 use crate::error::ConfigError;
 
 /// Where they are if the configuration does not say.
@@ -64,7 +64,7 @@ pub(super) fn check_passwords(config: &Config) -> Result<(), ConfigError> {
         .filter(|it| PASSWORDS.contains(&&*it.event));
     let first = found.next();
     let is_one = |it: &ScriptSpec| it.version == DEFAULT;
-    if config.sign_in.passwords != Passwords::Script
+    if config.sign_in.passwords != PasswordSource::Script
         || first.is_some_and(is_one)
         || found.any(is_one)
     {

@@ -155,7 +155,7 @@ impl SectionReader {
         let known = self.key(key);
         let bytes = self.take(key, |value| match value {
             Value::Integer(bytes) => Some(u64::try_from(bytes).ok()),
-            Value::String(text) => Some(text::size(&text)),
+            Value::String(text) => Some(text::parse_size(&text)),
             _ => None,
         })?;
         let ValueKind::Size(least, most) = known.kind else {
@@ -185,7 +185,7 @@ impl SectionReader {
         };
         let least = Duration::from_millis(least_ms);
         let is_zero = |it: &Duration| it.is_zero() && !least.is_zero();
-        let Some(duration) = text::duration(&written).filter(|it| !is_zero(it)) else {
+        let Some(duration) = text::parse_duration(&written).filter(|it| !is_zero(it)) else {
             return Err(ConfigError::new(
                 format!(
                     "{} is {written:?}, which is no duration",

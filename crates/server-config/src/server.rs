@@ -8,7 +8,7 @@ use tidewater_carrier::CompressionOptions;
 use tidewater_carrier::proxy_header::{IpNetwork, IpNetworkError, IpNetworks};
 
 use super::compression::read_compression;
-use super::limits::Limits;
+use super::limits::ServerLimits;
 use crate::database_url::DatabaseUrl;
 use crate::error::ConfigError;
 use crate::section_reader::SectionReader;
@@ -37,7 +37,7 @@ pub struct ServerConfig {
     /// After so many syncs a remote compares everything with the centre; never if 0.
     pub verify_every: u64,
     /// `[server.limits]`.
-    pub limits: Limits,
+    pub limits: ServerLimits,
 }
 
 impl ServerConfig {
@@ -112,7 +112,7 @@ impl ServerConfig {
             proxies: read_proxies(&section.texts("proxies")?)?,
             drain_delay: section.duration("drain_delay")?,
             verify_every: section.optional_number("verify_every")?.unwrap_or(0),
-            limits: Limits::read(section.section_or_empty("limits")?)?,
+            limits: ServerLimits::read(section.section_or_empty("limits")?)?,
         })
     }
 }

@@ -8,9 +8,9 @@ use tidewater_carrier::ServerUrl;
 use tidewater_centre::{ActAs, RuleBy, nearest};
 use tidewater_protocol::message::SubscriptionParameter;
 
-use super::handler::{HandlerUse, Handlers};
+use super::handler::{HandlerReader, HandlerUse};
 use super::web::WebAddress;
-use super::{Allow, Config, Sql, Work};
+use super::{CallPermission, Config, ProcedureWork, SqlSource};
 use crate::error::ConfigError;
 use crate::listen_urls::names_port;
 use crate::section_reader::{SectionReader, unknown_word};
@@ -19,7 +19,7 @@ use crate::section_reader::{SectionReader, unknown_word};
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SignInConfig {
     /// Who knows passwords.
-    pub passwords: Passwords,
+    pub passwords: PasswordSource,
     /// Whether a user who is new here, but proven by others, is added.
     pub create_users: bool,
     /// After how long a user whom others have proven has to be proven again.
@@ -34,7 +34,7 @@ pub struct SignInConfig {
 
 /// Who knows passwords.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Passwords {
+pub enum PasswordSource {
     /// The consolidated database.
     #[default]
     BuiltIn,
@@ -54,11 +54,11 @@ pub struct OidcConfig {
     /// What its tokens have as `iss`, exactly.
     pub issuer: String,
     /// Where it says where its keys are, or where they are.
-    pub source: KeySource,
+    pub source: IssuerKeySource,
     /// One of these has to be among a token's `aud`.
     pub audience: Vec<String>,
     /// How tokens may be signed.
-    pub algorithms: Vec<Algorithm>,
+    pub algorithms: Vec<SigningAlgorithm>,
     /// The claim that is the user's name.
     pub user_from: String,
     /// What the user's name begins with before that.
@@ -71,7 +71,7 @@ pub struct OidcConfig {
 
 /// Where an issuer's keys are.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum KeySource {
+pub enum IssuerKeySource {
     /// This document tells.
     Discovery(WebAddress),
     /// Here.
@@ -85,7 +85,7 @@ pub enum KeySource {
     missing_docs,
     reason = "RFC 7518 names them so"
 )]
-pub enum Algorithm {
+pub enum SigningAlgorithm {
     RS256,
     RS384,
     RS512,
@@ -97,28 +97,28 @@ pub enum Algorithm {
     EdDSA,
 }
 
-impl Algorithm {
-    const ALL: [(&str, Algorithm); 9] = [
-        ("RS256", Algorithm::RS256),
-        ("RS384", Algorithm::RS384),
-        ("RS512", Algorithm::RS512),
-        ("PS256", Algorithm::PS256),
-        ("PS384", Algorithm::PS384),
-        ("PS512", Algorithm::PS512),
-        ("ES256", Algorithm::ES256),
-        ("ES384", Algorithm::ES384),
-        ("EdDSA", Algorithm::EdDSA),
+impl SigningAlgorithm {
+    const ALL: [(&str, SigningAlgorithm); 9] = [
+        ("RS256", SigningAlgorithm::RS256),
+        ("RS384", SigningAlgorithm::RS384),
+        ("RS512", SigningAlgorithm::RS512),
+        ("PS256", SigningAlgorithm::PS256),
+        ("PS384", SigningAlgorithm::PS384),
+        ("PS512", SigningAlgorithm::PS512),
+        ("ES256", SigningAlgorithm::ES256),
+        ("ES384", SigningAlgorithm::ES384),
+        ("EdDSA", SigningAlgorithm::EdDSA),
     ];
 
     /// As it stands in a token.
     pub fn name(self) -> &'static str {
-        let mut all = Algorithm::ALL.iter();
+        let mut all = SigningAlgorithm::ALL.iter();
         all.find(|(_, it)| *it == self).map_or("", |(name, _)| name)
     }
 
     /// The one of this name.
-    pub fn named(name: &str) -> Option<Algorithm> {
-        let mut all = Algorithm::ALL.iter();
+    pub fn from_name(name: &str) -> Option<SigningAlgorithm> {
+        let mut all = SigningAlgorithm::ALL.iter();
         all.find(|(known, _)| *known == name).map(|(_, it)| *it)
     }
 }
@@ -229,7 +229,7 @@ impl Config {
     /// everybody.
     pub fn claim_warnings(&self) -> Vec<String> {
         // A handler may fill any.
-        if self.sign_in.passwords == Passwords::Handler {
+        if self.sign_in.passwords == PasswordSource::Handler {
             return Vec::new();
         }
         let filled: Vec<&str> = self.sign_in.claims().collect();
@@ -275,15 +275,15 @@ impl Config {
         });
         let of_procedures = self.procedures.iter().flat_map(|procedure| {
             let statement = match &procedure.work {
-                Work::Sql {
-                    sql: Sql::Text(text),
+                ProcedureWork::Sql {
+                    sql: SqlSource::Text(text),
                     ..
                 } => Some(text.as_str()),
                 _ => None,
             };
             let allow = match &procedure.allow {
-                Allow::Query(query) => Some(query.as_str()),
-                Allow::Everyone => None,
+                CallPermission::Query(query) => Some(query.as_str()),
+                CallPermission::Everyone => None,
             };
             statement.into_iter().chain(allow)
         });
@@ -298,26 +298,29 @@ impl SignInConfig {
     pub(super) fn read(
         mut section: SectionReader,
         insecure: bool,
-        handlers: &mut Handlers,
+        handlers: &mut HandlerReader,
     ) -> Result<SignInConfig, ConfigError> {
         let sources = [
-            Passwords::BuiltIn,
-            Passwords::Ldap,
-            Passwords::Script,
-            Passwords::Handler,
-            Passwords::Off,
+            PasswordSource::BuiltIn,
+            PasswordSource::Ldap,
+            PasswordSource::Script,
+            PasswordSource::Handler,
+            PasswordSource::Off,
         ];
         let passwords = section.choice("passwords", &sources)?;
         let ldap = section.section("ldap")?;
         match (passwords, &ldap) {
-            (Passwords::Ldap, None) => {
+            (PasswordSource::Ldap, None) => {
                 return Err(ConfigError::new(
                     "sign_in.passwords is \"ldap\", and [sign_in.ldap] is missing",
-                    "write [sign_in.ldap] with url and bind, or with base and filter",
+                    "write [sign_in.ldap] with url and user_dn, or with base_dn and filter",
                 ));
             }
             (
-                Passwords::BuiltIn | Passwords::Script | Passwords::Handler | Passwords::Off,
+                PasswordSource::BuiltIn
+                | PasswordSource::Script
+                | PasswordSource::Handler
+                | PasswordSource::Off,
                 Some(_),
             ) => {
                 return Err(ConfigError::new(
@@ -328,11 +331,11 @@ impl SignInConfig {
             _ => {}
         }
         match (passwords, HandlerUse::read(&mut section)?) {
-            (Passwords::Handler, Some(used)) => {
-                let handler = handlers.used("sign_in", used)?;
+            (PasswordSource::Handler, Some(used)) => {
+                let handler = handlers.assign("sign_in", used)?;
                 handlers.handling.sign_in = Some(handler);
             }
-            (Passwords::Handler, None) => {
+            (PasswordSource::Handler, None) => {
                 return Err(ConfigError::new(
                     "sign_in.passwords is \"handler\", and there is none",
                     "write handler = \"https://HOST/PATH\" under [sign_in]",
@@ -361,7 +364,7 @@ impl SignInConfig {
         Ok(SignInConfig {
             passwords,
             create_users: section.flag("create_users")?,
-            again_after: section.optional_duration("again_after")?,
+            again_after: section.optional_duration("reauthenticate_after")?,
             oidc,
             ldap: ldap.map(|it| LdapConfig::read(it, insecure)).transpose()?,
             certificates: certificates.transpose()?,
@@ -381,15 +384,15 @@ impl OidcConfig {
             })
         };
         let below = issuer.trim_end_matches('/');
-        let source = match &section.text("jwks")? {
+        let source = match &section.text("jwks_url")? {
             Some(keys) => {
                 address("issuer", &issuer)?;
-                KeySource::Keys(address("jwks", keys)?)
+                IssuerKeySource::Keys(address("jwks_url", keys)?)
             }
             None => {
                 address("issuer", &issuer)?;
                 let document = format!("{below}/.well-known/openid-configuration");
-                KeySource::Discovery(address("issuer", &document)?)
+                IssuerKeySource::Discovery(address("issuer", &document)?)
             }
         };
         let audience = section.texts("audience")?;
@@ -405,8 +408,8 @@ impl OidcConfig {
             return wrong("algorithms is empty", "write algorithms = [\"RS256\"]");
         }
         let algorithms = algorithms.iter().map(|name| {
-            Algorithm::named(name).ok_or_else(|| {
-                let known = Algorithm::ALL.map(|(name, _)| name);
+            SigningAlgorithm::from_name(name).ok_or_else(|| {
+                let known = SigningAlgorithm::ALL.map(|(name, _)| name);
                 unknown_word(&format!("{place}: algorithms"), name, &known)
             })
         });
@@ -483,7 +486,7 @@ fn other_name((name, from): (String, toml::Value)) -> Option<KeptClaim> {
 }
 
 /// What stands for the user's name.
-pub const USER: &str = "{user}";
+pub const USER_PLACEHOLDER: &str = "{user}";
 
 impl LdapConfig {
     fn read(mut section: SectionReader, insecure: bool) -> Result<LdapConfig, ConfigError> {
@@ -521,15 +524,18 @@ impl LdapConfig {
                 "write ldaps://, or starttls = true, or insecure = true",
             );
         }
-        let account = (section.text("account")?, section.path("password_file")?);
+        let account = (
+            section.text("bind_dn")?,
+            section.path("bind_password_file")?,
+        );
         let entry = match (
-            section.text("bind")?,
-            section.text("base")?,
+            section.text("user_dn")?,
+            section.text("base_dn")?,
             section.text("filter")?,
         ) {
-            (Some(name), None, None) if name.contains(USER) => LdapEntry::Named(name),
+            (Some(name), None, None) if name.contains(USER_PLACEHOLDER) => LdapEntry::Named(name),
             (None, Some(base), Some(filter))
-                if filter.contains(USER) && filter.starts_with('(') =>
+                if filter.contains(USER_PLACEHOLDER) && filter.starts_with('(') =>
             {
                 LdapEntry::Found {
                     account: match account {
@@ -539,7 +545,7 @@ impl LdapConfig {
                             password_file,
                         }),
                         _ => {
-                            let what = "account and password_file go together";
+                            let what = "bind_dn and bind_password_file go together";
                             return wrong(what, "write both, or none to search as nobody");
                         }
                     },
@@ -550,7 +556,7 @@ impl LdapConfig {
             _ => {
                 return wrong(
                     "it has to be said how a user's entry is found",
-                    "write bind = \"uid={user},ou=people,dc=example,dc=com\", or base = \
+                    "write user_dn = \"uid={user},ou=people,dc=example,dc=com\", or base_dn = \
                      \"dc=example,dc=com\" with filter = \"(uid={user})\" to search for it",
                 );
             }

@@ -13,9 +13,9 @@ pub struct SpaceConfig {
     /// What subjects of the space begin with.
     pub name: String,
     /// Who may publish to what.
-    pub publish: Rule,
+    pub publish: SubjectRule,
     /// Who may subscribe to what.
-    pub subscribe: Rule,
+    pub subscribe: SubjectRule,
     /// How long events are kept in the centre; `None`: they are for those who listen now.
     pub durable: Option<Duration>,
     /// Whether who subscribes gets the newest event of each subject first.
@@ -28,7 +28,7 @@ pub struct SpaceConfig {
 
 /// Who may do something with which subjects.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Rule {
+pub enum SubjectRule {
     /// All users, all subjects.
     Everyone,
     /// Only the server itself.
@@ -82,14 +82,18 @@ impl SpaceConfig {
             subscribe: read_rule(&name, "subscribe", section.value("subscribe")?)?,
             durable: section.optional_duration("durable")?,
             last_value: section.flag("last_value")?,
-            slow: section.choice("slow", &[WhenFull::DropOldest, WhenFull::Disconnect])?,
-            queue_bytes: section.memory_size("queue")?,
+            slow: section.choice("overflow", &[WhenFull::DropOldest, WhenFull::Disconnect])?,
+            queue_bytes: section.memory_size("queue_size")?,
             name,
         })
     }
 }
 
-fn read_rule(space: &str, key: &str, value: Option<toml::Value>) -> Result<Rule, ConfigError> {
+fn read_rule(
+    space: &str,
+    key: &str,
+    value: Option<toml::Value>,
+) -> Result<SubjectRule, ConfigError> {
     let hint = format!(
         "write {key} = \"everyone\", {key} = \"nobody\", or patterns of subjects such as \
          {key} = [\"unit.{{s.username}}.>\", \"news.>\"]; {key} = {{ patterns = [\">\"], allow = \
@@ -102,11 +106,11 @@ fn read_rule(space: &str, key: &str, value: Option<toml::Value>) -> Result<Rule,
     match value {
         None => Err(wrong("is missing")),
         Some(toml::Value::String(text)) => match text.as_str() {
-            "everyone" => Ok(Rule::Everyone),
-            "nobody" => Ok(Rule::Nobody),
+            "everyone" => Ok(SubjectRule::Everyone),
+            "nobody" => Ok(SubjectRule::Nobody),
             other => Err(wrong(&format!("is {other:?}"))),
         },
-        Some(list @ toml::Value::Array(_)) => Ok(Rule::Patterns {
+        Some(list @ toml::Value::Array(_)) => Ok(SubjectRule::Patterns {
             patterns: patterns(space, key, list, &wrong)?,
             allow: None,
         }),
@@ -118,7 +122,7 @@ fn read_rule(space: &str, key: &str, value: Option<toml::Value>) -> Result<Rule,
             if allow.as_ref().is_some_and(|it| it.trim().is_empty()) {
                 return Err(wrong("has no query in allow"));
             }
-            Ok(Rule::Patterns {
+            Ok(SubjectRule::Patterns {
                 patterns: patterns(space, key, list, &wrong)?,
                 allow,
             })
@@ -165,21 +169,21 @@ mod tests {
         let read = parse(
             "name = \"fleet\"\npublish = [\"unit.{s.username}.>\", \"news\"]\n\
              subscribe = \"everyone\"\ndurable = \"7d\"\nlast_value = true\n\
-             slow = \"disconnect\"\nqueue = \"1MiB\"\n\
+             overflow = \"disconnect\"\nqueue_size = \"1MiB\"\n\
              [[space]]\nname = \"log\"\npublish = \"nobody\"\n\
              subscribe = { patterns = [\">\"], allow = \"SELECT 1\" }\n",
         );
         let template = |space, text| PatternTemplate::parse(space, text).unwrap();
         let fleet = SpaceConfig {
             name: "fleet".into(),
-            publish: Rule::Patterns {
+            publish: SubjectRule::Patterns {
                 patterns: vec![
                     template("fleet", "unit.{s.username}.>"),
                     template("fleet", "news"),
                 ],
                 allow: None,
             },
-            subscribe: Rule::Everyone,
+            subscribe: SubjectRule::Everyone,
             durable: Some(Duration::from_secs(7 * 86_400)),
             last_value: true,
             slow: WhenFull::Disconnect,
@@ -187,8 +191,8 @@ mod tests {
         };
         let log = SpaceConfig {
             name: "log".into(),
-            publish: Rule::Nobody,
-            subscribe: Rule::Patterns {
+            publish: SubjectRule::Nobody,
+            subscribe: SubjectRule::Patterns {
                 patterns: vec![template("log", ">")],
                 allow: Some("SELECT 1".into()),
             },
@@ -272,14 +276,14 @@ mod tests {
             ),
             (
                 "name",
-                "slow = \"drop\"\nname",
-                "line 5: space \"fleet\": slow is \"drop\"",
+                "overflow = \"drop\"\nname",
+                "line 5: space \"fleet\": overflow is \"drop\"",
                 "",
             ),
             (
                 "name",
-                "queue = \"1KiB\"\nname",
-                "line 5: space \"fleet\": queue is not a size",
+                "queue_size = \"1KiB\"\nname",
+                "line 5: space \"fleet\": queue_size is not a size",
                 "write a number of bytes from \"64KiB\"",
             ),
             (

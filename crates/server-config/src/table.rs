@@ -6,7 +6,7 @@ use tidewater_centre::{
 };
 use tidewater_protocol::Direction;
 
-use super::handler::{HandlerEvent, HandlerUse, Handlers, TableHandling};
+use super::handler::{HandlerEvent, HandlerReader, HandlerUse, TableAssignment};
 use super::names::check_columns;
 use super::{identity, partition};
 use crate::error::ConfigError;
@@ -19,7 +19,7 @@ use crate::section_reader::SectionReader;
 pub(super) fn read(
     mut section: SectionReader,
     (publication, index): (&str, usize),
-    handlers: &mut Handlers,
+    handlers: &mut HandlerReader,
 ) -> Result<TableSpec, ConfigError> {
     let name = section
         .text("name")?
@@ -140,7 +140,7 @@ impl HandlerShare {
         self,
         place: &str,
         (publication, table): (&str, &str),
-        handlers: &mut Handlers,
+        handlers: &mut HandlerReader,
     ) -> Result<HandledSpec, ConfigError> {
         let (keeps_uploads, downloads) = (self.keeps_uploads, self.downloads);
         let wrong =
@@ -160,7 +160,7 @@ impl HandlerShare {
                 )),
             };
         };
-        let handler = handlers.used(place, used)?;
+        let handler = handlers.assign(place, used)?;
         let wants = |event| handlers.wants(&handler, event);
         let uploads = self.direction.uploads() && wants(HandlerEvent::Upload);
         for (is_asked, event) in [
@@ -185,7 +185,7 @@ impl HandlerShare {
         }
         // Remotes have tables without their schema.
         let plain = table.rsplit('.').next().unwrap_or_default();
-        let handling = TableHandling {
+        let handling = TableAssignment {
             handler,
             upload: uploads,
             keeps_uploads,

@@ -113,7 +113,7 @@ fn a_value_of_the_wrong_kind_is_told_with_its_line_and_what_to_write() {
 fn the_documented_example_means_what_it_says() {
     let config = parse(ISSUE).unwrap();
     assert_eq!(config.server.listen, ["tcp://127.0.0.1:7439"]);
-    assert_eq!(config.server.limits, Limits::default());
+    assert_eq!(config.server.limits, ServerLimits::default());
     assert_eq!(config.retention, RetentionConfig::default());
     let [publication] = &config.publications[..] else {
         panic!("one publication");
@@ -285,8 +285,8 @@ fn secrets_of_the_database_url_are_not_printed() {
 fn durations_and_sizes_have_units() {
     let limits = "[server]\nconsolidated = \"sqlite:x\"\n[server.limits]\n";
     let config = parse(&format!(
-        "{limits}idle = \"250ms\"\nsync = \"12h\"\nmemory = \"64MiB\"\nrow_bytes = 4096\n\
-         least_workers = 20"
+        "{limits}idle_timeout = \"250ms\"\nsync_timeout = \"12h\"\nmemory = \"64MiB\"\nrow_size = 4096\n\
+         min_workers = 20"
     ))
     .unwrap();
     assert_eq!(config.server.limits.idle, Duration::from_millis(250));
@@ -294,21 +294,21 @@ fn durations_and_sizes_have_units() {
     assert_eq!(config.server.limits.memory_bytes, 64 << 20);
     assert_eq!(config.server.limits.row_bytes, 4096);
     assert_eq!(config.server.limits.tried_workers, 20..=20);
-    let text = format!("{limits}least_workers = 4\nmost_workers = 2");
+    let text = format!("{limits}min_workers = 4\nmax_workers = 2");
     let (message, hint) = error_of(&text);
     assert!(
-        message.contains("least_workers is 4, and most_workers is 2"),
+        message.contains("min_workers is 4, and max_workers is 2"),
         "{message}"
     );
     assert!(hint.contains("not greater"), "{hint}");
-    let (message, hint) = error_of(&format!("{limits}most_workers = 1001"));
-    assert!(message.contains("most_workers is 1001"), "{message}");
+    let (message, hint) = error_of(&format!("{limits}max_workers = 1001"));
+    assert!(message.contains("max_workers is 1001"), "{message}");
     assert!(hint.contains("from 1 to 1000"), "{hint}");
     for wrong in [
-        "idle = \"10\"",
-        "idle = \"0s\"",
-        "idle = \"99999999999999999999d\"",
-        "idle = \"99999999999999d\"",
+        "idle_timeout = \"10\"",
+        "idle_timeout = \"0s\"",
+        "idle_timeout = \"99999999999999999999d\"",
+        "idle_timeout = \"99999999999999d\"",
         "memory = \"12MB\"",
         "memory = \"99999999999999GiB\"",
         "connections = 0",

@@ -79,7 +79,7 @@ fn expand_text(
 }
 
 /// Reads `250ms`, `30s`, `5m`, `12h`, `60d`.
-pub fn duration(text: &str) -> Option<Duration> {
+pub fn parse_duration(text: &str) -> Option<Duration> {
     let (number, unit) = split(text)?;
     let unit_ms: u64 = match unit {
         "ms" => 1,
@@ -94,7 +94,7 @@ pub fn duration(text: &str) -> Option<Duration> {
     (total_ms <= 1_000 * 366 * 86_400_000).then(|| Duration::from_millis(total_ms))
 }
 
-/// Writes a duration as [`duration`] reads it, with the largest unit that has no rest.
+/// Writes a duration as [`parse_duration`] reads it, with the largest unit that has no rest.
 pub(crate) fn duration_text(duration: Duration) -> String {
     let ms = duration.as_millis();
     let units = [
@@ -105,7 +105,7 @@ pub(crate) fn duration_text(duration: Duration) -> String {
     ];
     let unit = units
         .iter()
-        .find(|(unit_ms, _)| ms > 0 && ms % unit_ms == 0);
+        .find(|(unit_ms, _)| ms > 0 && ms.is_multiple_of(*unit_ms));
     let (unit_ms, unit) = unit.copied().unwrap_or((1, "ms"));
     format!("{}{unit}", ms / unit_ms)
 }
@@ -118,7 +118,7 @@ pub(crate) fn toml_value(text: &str) -> toml::Value {
 }
 
 /// Reads `4096`, `64KiB`, `256MiB`, `4GiB`.
-pub(super) fn size(text: &str) -> Option<u64> {
+pub(super) fn parse_size(text: &str) -> Option<u64> {
     let (number, unit) = split(text)?;
     let factor: u64 = match unit {
         "" | "B" => 1,

@@ -108,12 +108,11 @@ impl UpstreamConfig {
                 "use tls://, wss:// or https://, or write insecure = true under [upstream]",
             ));
         }
-        let mut publications = section.texts("publications")?;
-        publications.extend(section.text("publication")?);
+        let publications = section.texts("publications")?;
         if publications.is_empty() || publications.iter().any(String::is_empty) {
             return Err(ConfigError::new(
                 "[upstream] does not say what the branch holds",
-                "write publication = \"NAME\", a publication of headquarters",
+                "write publications = [\"NAME\"], publications of headquarters",
             ));
         }
         let certificate = match (section.path("certificate")?, section.path("key")?) {
@@ -197,7 +196,7 @@ fn read_server(server: Option<String>, own: &ServerConfig) -> Result<ServerUrls,
 fn read_pace(every: &str) -> Result<UpstreamPace, ConfigError> {
     match every.trim() {
         "live" => Ok(UpstreamPace::Live),
-        span => match text::duration(span).filter(|it| *it >= SOONEST) {
+        span => match text::parse_duration(span).filter(|it| *it >= SOONEST) {
             Some(span) => Ok(UpstreamPace::Every(span)),
             None => Err(ConfigError::new(
                 format!("upstream.every is {span:?}"),

@@ -14,14 +14,14 @@ pub struct WebAddress {
 }
 
 /// What is wrong with an address, as the end of a sentence, and what to write.
-pub(crate) type Unfit = (&'static str, &'static str);
+pub(crate) type AddressObjection = (&'static str, &'static str);
 
 impl WebAddress {
     /// Reads one. Without encryption it has to be on this machine, unless that is allowed.
     ///
     /// # Errors
     /// It is none.
-    pub fn read(url: &str, insecure: bool) -> Result<WebAddress, Unfit> {
+    pub fn read(url: &str, insecure: bool) -> Result<WebAddress, AddressObjection> {
         let hint = "write https://HOST/PATH";
         let (scheme, rest) = match (url.strip_prefix("https://"), url.strip_prefix("http://")) {
             (Some(rest), _) => ("https", rest),

@@ -29,7 +29,7 @@ pub fn hash(credential: &[u8]) -> Vec<u8> {
 
 /// Which credential of a remote was presented.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Presented {
+pub enum PresentedCredential {
     /// The newest one.
     Current,
     /// The one before: the newest never reached the remote.
@@ -39,14 +39,14 @@ pub enum Presented {
 }
 
 /// Compares a credential with what is stored.
-pub fn verify(remote: &RemoteRecord, credential: &[u8]) -> Presented {
+pub fn verify(remote: &RemoteRecord, credential: &[u8]) -> PresentedCredential {
     let hash = hash(credential);
     if same(&remote.credential_hash, &hash) {
-        Presented::Current
+        PresentedCredential::Current
     } else if same(&remote.previous_credential_hash, &hash) {
-        Presented::Previous
+        PresentedCredential::Previous
     } else {
-        Presented::Wrong
+        PresentedCredential::Wrong
     }
 }
 
@@ -85,11 +85,11 @@ mod tests {
             unverified: 0,
             device_name: String::new(),
         };
-        assert_eq!(verify(&remote, &new), Presented::Current);
-        assert_eq!(verify(&remote, &old), Presented::Previous);
-        assert_eq!(verify(&remote, b""), Presented::Wrong);
+        assert_eq!(verify(&remote, &new), PresentedCredential::Current);
+        assert_eq!(verify(&remote, &old), PresentedCredential::Previous);
+        assert_eq!(verify(&remote, b""), PresentedCredential::Wrong);
         remote.previous_credential_hash.clear();
-        assert_eq!(verify(&remote, &old), Presented::Wrong);
-        assert_eq!(verify(&remote, b""), Presented::Wrong);
+        assert_eq!(verify(&remote, &old), PresentedCredential::Wrong);
+        assert_eq!(verify(&remote, b""), PresentedCredential::Wrong);
     }
 }

@@ -21,9 +21,9 @@ use tokio_rustls::rustls::pki_types::CertificateDer;
 
 use self::certificate::Certificates;
 use self::ldap::Directory;
-use self::oidc::Issuer;
+use self::oidc::OidcIssuer;
 use tidewater_server_config::MAX_NAME_BYTES;
-use tidewater_server_config::{Passwords, SignInConfig};
+use tidewater_server_config::{PasswordSource, SignInConfig};
 use tidewater_server_jobs::error::ServerError;
 use tidewater_server_jobs::fault::Fault;
 
@@ -47,7 +47,7 @@ pub struct Identity {
 /// What is configured under `[sign_in]`, ready to be asked.
 pub struct IdentityProviders {
     config: SignInConfig,
-    issuers: Vec<Arc<Issuer>>,
+    issuers: Vec<Arc<OidcIssuer>>,
     directory: Option<Directory>,
     certificates: Option<Certificates>,
 }
@@ -56,7 +56,10 @@ impl IdentityProviders {
     /// # Errors
     /// A file cannot be read or used.
     pub fn new(config: &SignInConfig) -> Result<IdentityProviders, ServerError> {
-        let issuers = config.oidc.iter().map(|it| Issuer::new(it).map(Arc::new));
+        let issuers = config
+            .oidc
+            .iter()
+            .map(|it| OidcIssuer::new(it).map(Arc::new));
         Ok(IdentityProviders {
             issuers: issuers.collect::<Result<_, _>>()?,
             directory: config.ldap.as_ref().map(Directory::new).transpose()?,
@@ -88,7 +91,7 @@ impl IdentityProviders {
     }
 
     /// Who knows passwords.
-    pub fn passwords(&self) -> Passwords {
+    pub fn passwords(&self) -> PasswordSource {
         self.config.passwords
     }
 

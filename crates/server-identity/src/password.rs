@@ -14,7 +14,7 @@ use argon2::{Algorithm, Argon2, Params, Version};
 use tokio::sync::{Semaphore, oneshot};
 use tokio::time::Instant;
 
-use tidewater_server_jobs::environment::{Blocking, Environment, random};
+use tidewater_server_jobs::environment::{BlockingRunner, Environment, random};
 use tidewater_server_jobs::error::ServerError;
 
 /// Longer passwords are wrong passwords.
@@ -127,7 +127,7 @@ const MAX_RETRY_AFTER: Duration = Duration::from_secs(120);
 
 /// Checks passwords, a few at a time.
 pub struct PasswordChecks {
-    blocking: Arc<dyn Blocking>,
+    blocking: Arc<dyn BlockingRunner>,
     running: Arc<Semaphore>,
     /// Checks that run or wait.
     admitted: AtomicUsize,
@@ -145,7 +145,7 @@ struct Pace {
 }
 
 /// A place in the pool.
-pub struct Place<'a>(&'a PasswordChecks);
+pub struct CheckPlace<'a>(&'a PasswordChecks);
 
 /// The answer to a password.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -160,7 +160,7 @@ pub enum PasswordCheck {
 
 impl PasswordChecks {
     /// So many at a time.
-    pub fn new(blocking: Arc<dyn Blocking>, parallel: usize) -> PasswordChecks {
+    pub fn new(blocking: Arc<dyn BlockingRunner>, parallel: usize) -> PasswordChecks {
         PasswordChecks {
             blocking,
             running: Arc::new(Semaphore::new(parallel)),
@@ -176,9 +176,9 @@ impl PasswordChecks {
     }
 
     /// A place in the pool; `None` if too many wait already.
-    pub fn admit(&self) -> Option<Place<'_>> {
+    pub fn admit(&self) -> Option<CheckPlace<'_>> {
         let before = self.admitted.fetch_add(1, Ordering::Relaxed);
-        let place = Place(self);
+        let place = CheckPlace(self);
         // Without a place, the drop gives the number back.
         (before < self.limit).then_some(place)
     }
@@ -204,7 +204,7 @@ impl PasswordChecks {
     }
 }
 
-impl Place<'_> {
+impl CheckPlace<'_> {
     /// Whether the password has this hash. Without a hash (no such user) it is
     /// wrong, at the same cost.
     pub async fn check(self, hash: Option<&str>, password: &str) -> PasswordCheck {
@@ -250,7 +250,7 @@ impl Place<'_> {
     }
 }
 
-impl Drop for Place<'_> {
+impl Drop for CheckPlace<'_> {
     fn drop(&mut self) {
         self.0.admitted.fetch_sub(1, Ordering::Relaxed);
     }
@@ -345,13 +345,13 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn more_checks_than_can_wait_are_told_to_come_back_one_after_the_other() {
         struct Never;
-        impl Blocking for Never {
+        impl BlockingRunner for Never {
             fn run(&self, job: Box<dyn FnOnce() + Send>) {
                 std::mem::forget(job);
             }
         }
         let checks = PasswordChecks::new(Arc::new(Never), 1);
-        let places: Vec<Place<'_>> = (0..=WAITING_PER_CHECK)
+        let places: Vec<CheckPlace<'_>> = (0..=WAITING_PER_CHECK)
             .map(|_| checks.admit().unwrap())
             .collect();
         assert!(checks.admit().is_none());

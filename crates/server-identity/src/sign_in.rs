@@ -16,7 +16,7 @@ use tidewater_centre::records::{
 };
 use tidewater_protocol::message::Proof;
 use tidewater_protocol::{Code, RemoteId};
-use tidewater_server_config::is_of_images;
+use tidewater_server_config::is_image_user;
 use tidewater_server_jobs::admission::Admission;
 use tidewater_server_jobs::environment::{Environment, random};
 use tidewater_server_jobs::fault::Fault;
@@ -26,11 +26,11 @@ use tidewater_server_jobs::publications::Publications;
 pub use self::claim::{ParsedSignIn, check_name, identity};
 use self::passwords::changed_passwords;
 pub use self::passwords::{GivenPassword, PasswordHandler, passwords_set_elsewhere};
-use crate::credential::{self, Presented, ROTATE_AFTER_MS};
+use crate::credential::{self, PresentedCredential, ROTATE_AFTER_MS};
 use crate::external::{Identity, IdentityProviders};
 use crate::password::PasswordChecks;
 use crate::registry::PROGRAM;
-use crate::signing::{Keyring, TokenCheck};
+use crate::signing::{SigningKeys, TokenCheck};
 use crate::throttle::Throttle;
 
 /// What signing in needs of the server.
@@ -157,7 +157,7 @@ impl SignInService {
         &self,
         claim: &ParsedSignIn,
         asked: Vec<SubscriptionRequest>,
-        keyring: &Keyring,
+        keyring: &SigningKeys,
         origin: Origin<'_>,
     ) -> Result<SignedIn, Fault> {
         if let Some(only) = &self.only {
@@ -228,7 +228,7 @@ impl SignInService {
         &self,
         claim: &ParsedSignIn,
         asked: Vec<SubscriptionRequest>,
-        keyring: &Keyring,
+        keyring: &SigningKeys,
         token: &[u8],
     ) -> Result<SignedIn, Fault> {
         let now_ms = self.services.environment.clock.now_ms();
@@ -274,7 +274,7 @@ impl SignInService {
         &self,
         claim: &ParsedSignIn,
         asked: Vec<SubscriptionRequest>,
-        keyring: &Keyring,
+        keyring: &SigningKeys,
         presented: &[u8],
     ) -> Result<SignedIn, Fault> {
         let user = &claim.user;
@@ -290,16 +290,18 @@ impl SignInService {
         let (_, remote) = known(&state, user)?;
         let now_ms = self.services.environment.clock.now_ms();
         let renewal = match credential::verify(remote, presented) {
-            Presented::Wrong => return Err(Fault::shut_out(ShutOutReason::Removed)),
-            Presented::Previous => Renewal::Rotate {
+            PresentedCredential::Wrong => return Err(Fault::shut_out(ShutOutReason::Removed)),
+            PresentedCredential::Previous => Renewal::Rotate {
                 previous: remote.previous_credential_hash.clone(),
             },
-            Presented::Current if (now_ms - remote.rotated_ms).abs() > ROTATE_AFTER_MS => {
+            PresentedCredential::Current
+                if (now_ms - remote.rotated_ms).abs() > ROTATE_AFTER_MS =>
+            {
                 Renewal::Rotate {
                     previous: remote.credential_hash.clone(),
                 }
             }
-            Presented::Current => {
+            PresentedCredential::Current => {
                 if !remote.previous_credential_hash.is_empty() {
                     // The next use of the new credential tries again.
                     let missing = "an old credential could not be voided";
@@ -338,7 +340,7 @@ impl SignInService {
     async fn take_up_identity(
         &self,
         claim: &ParsedSignIn,
-        keyring: &Keyring,
+        keyring: &SigningKeys,
         presented: &[u8],
     ) -> Result<Option<(RemoteId, RemoteRecord)>, Fault> {
         let (user, now_ms) = (&claim.user, self.services.environment.clock.now_ms());
@@ -366,12 +368,12 @@ impl SignInService {
         &self,
         claim: &ParsedSignIn,
         asked: Vec<SubscriptionRequest>,
-        keyring: &Keyring,
+        keyring: &SigningKeys,
         identity: Identity,
     ) -> Result<SignedIn, Fault> {
         let user = &identity.user;
         // They are there for images, whoever may be called so elsewhere.
-        if is_of_images(user) {
+        if is_image_user(user) {
             return Err(unknown_user(&identity));
         }
         let publications = named(&asked);
@@ -429,7 +431,7 @@ impl SignInService {
     async fn admit(
         &self,
         claim: &ParsedSignIn,
-        keyring: &Keyring,
+        keyring: &SigningKeys,
         (user, state): (&str, SessionState),
         publications: &[String],
     ) -> Result<SignedIn, Fault> {
@@ -498,7 +500,7 @@ impl SignInService {
     pub fn new_identity(
         &self,
         user: &str,
-        keyring: &Keyring,
+        keyring: &SigningKeys,
         successor_of: RemoteId,
     ) -> Result<(RemoteId, Vec<u8>), Fault> {
         let remote_id = self.blank_remote(user)?.id;

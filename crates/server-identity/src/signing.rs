@@ -104,7 +104,7 @@ pub struct Signer {
 }
 
 struct Known {
-    keyring: Keyring,
+    keyring: SigningKeys,
     /// When a key was last looked for out of turn.
     sought_ms: i64,
     /// Whether the last look-up failed: the first failure is logged, not every one.
@@ -113,7 +113,7 @@ struct Known {
 
 /// Signs with the newest key that all servers know, verifies with all.
 #[derive(Clone)]
-pub struct Keyring {
+pub struct SigningKeys {
     /// At least one, newest first.
     keys: Arc<[Key]>,
     /// The one that signs.
@@ -131,7 +131,7 @@ impl Signer {
     /// # Errors
     /// The centre cannot be asked, or has no keys.
     pub async fn load(centre: Arc<dyn Centre>, now_ms: i64) -> Result<Signer, CentreError> {
-        let keyring = Keyring::new(centre.signing_keys().await?, now_ms);
+        let keyring = SigningKeys::new(centre.signing_keys().await?, now_ms);
         let keyring = keyring.ok_or_else(|| CentreError::NotDeployed {
             message: "the database has no signing key".into(),
         })?;
@@ -152,7 +152,7 @@ impl Signer {
     /// The keys to sign and verify with. If one of these signed blobs names a key
     /// that is not among them, new ones are looked for first; without an answer the
     /// known keys stay.
-    pub async fn keyring(&self, blobs: &[&[u8]], now_ms: i64) -> Keyring {
+    pub async fn keyring(&self, blobs: &[&[u8]], now_ms: i64) -> SigningKeys {
         {
             let mut known = self.known();
             let fresh = (now_ms - known.sought_ms).abs() < SEEK_AFTER_MS;
@@ -168,7 +168,7 @@ impl Signer {
     /// Learns of new keys and of those that were retired.
     pub async fn refresh(&self, now_ms: i64) {
         let refreshed = match self.centre.signing_keys().await {
-            Ok(keys) => Keyring::new(keys, now_ms).ok_or_else(|| "there are none".to_owned()),
+            Ok(keys) => SigningKeys::new(keys, now_ms).ok_or_else(|| "there are none".to_owned()),
             Err(error) => Err(error.to_string()),
         };
         let mut known = self.known();
@@ -192,9 +192,9 @@ impl Signer {
     }
 }
 
-impl Keyring {
+impl SigningKeys {
     /// `None` without keys.
-    pub fn new(keys: Vec<SigningKey>, now_ms: i64) -> Option<Keyring> {
+    pub fn new(keys: Vec<SigningKey>, now_ms: i64) -> Option<SigningKeys> {
         let is_known =
             |key: &SigningKey| now_ms.saturating_sub(key.created_ms) >= KEY_SIGNS_AFTER_MS;
         let oldest = keys.len().saturating_sub(1);
@@ -206,7 +206,7 @@ impl Keyring {
                 key: hmac::Key::new(hmac::HMAC_SHA256, &key.secret),
             })
             .collect();
-        (!keys.is_empty()).then_some(Keyring { keys, signing })
+        (!keys.is_empty()).then_some(SigningKeys { keys, signing })
     }
 
     fn signing_id(&self) -> u32 {
@@ -375,13 +375,13 @@ fn message(kind: &[u8], subject: &[u8], content: &[u8]) -> Vec<u8> {
 mod tests {
     use super::*;
 
-    fn keyring(ids: &[u32]) -> Keyring {
+    fn keyring(ids: &[u32]) -> SigningKeys {
         let keys = ids.iter().map(|&id| SigningKey {
             id,
             secret: vec![id as u8; 32],
             created_ms: 0,
         });
-        Keyring::new(keys.collect(), KEY_SIGNS_AFTER_MS).unwrap()
+        SigningKeys::new(keys.collect(), KEY_SIGNS_AFTER_MS).unwrap()
     }
 
     const ADA: RemoteId = RemoteId([1; 16]);
@@ -480,7 +480,7 @@ mod tests {
             created_ms,
         };
         let signing = |keys: &[SigningKey], now_ms| {
-            let keyring = Keyring::new(keys.to_vec(), now_ms).unwrap();
+            let keyring = SigningKeys::new(keys.to_vec(), now_ms).unwrap();
             keyring.signing_id()
         };
         let rotated = [key(2, 1_000_000), key(1, 0)];
@@ -489,7 +489,7 @@ mod tests {
         // The clock of whoever rotated runs ahead, or the first key is just being made.
         assert_eq!(signing(&[key(2, i64::MAX), key(1, 0)], 1_000_000), 1);
         assert_eq!(signing(&[key(1, 1_000_000)], 1_000_000), 1);
-        assert!(Keyring::new(Vec::new(), 0).is_none());
+        assert!(SigningKeys::new(Vec::new(), 0).is_none());
     }
 
     #[test]

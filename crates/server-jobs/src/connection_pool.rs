@@ -47,7 +47,7 @@ impl ConnectionPool {
     pub fn take(&self) -> TakenConnection<'_> {
         TakenConnection {
             connection: Some(self.take_of(None)),
-            place: Place::Idle(self),
+            place: ConnectionOrigin::Idle(self),
         }
     }
 
@@ -56,7 +56,7 @@ impl ConnectionPool {
         let Some(session) = &scripts.session else {
             return TakenConnection {
                 connection: Some(self.take_of(scripts.version.as_deref())),
-                place: Place::Idle(self),
+                place: ConnectionOrigin::Idle(self),
             };
         };
         let mut place = session.lock().await;
@@ -64,7 +64,7 @@ impl ConnectionPool {
         let new = || Connection::new(session.connector());
         TakenConnection {
             connection: Some(connection.unwrap_or_else(new)),
-            place: Place::Session {
+            place: ConnectionOrigin::Session {
                 place,
                 _held: session.clone(),
             },
@@ -81,11 +81,11 @@ impl ConnectionPool {
 pub struct TakenConnection<'a> {
     /// It is there until this is dropped.
     connection: Option<Connection>,
-    place: Place<'a>,
+    place: ConnectionOrigin<'a>,
 }
 
 /// Where a connection goes back to.
-enum Place<'a> {
+enum ConnectionOrigin<'a> {
     Idle(&'a ConnectionPool),
     Session {
         place: OwnedMutexGuard<Option<Connection>>,
@@ -116,8 +116,8 @@ impl Drop for TakenConnection<'_> {
     fn drop(&mut self) {
         let connection = self.connection.take();
         match &mut self.place {
-            Place::Idle(pool) => pool.idle().extend(connection),
-            Place::Session { place, .. } => **place = connection,
+            ConnectionOrigin::Idle(pool) => pool.idle().extend(connection),
+            ConnectionOrigin::Session { place, .. } => **place = connection,
         }
     }
 }

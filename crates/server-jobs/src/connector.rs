@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use tidewater_centre::centre::CentreResult;
+use tidewater_centre::error::CentreResult;
 use tidewater_centre::records::{SessionRequest, SessionState};
 use tidewater_centre::{Centre, CentreError, ScriptRun, SyncUpload, UploadOutcome, Worker};
 

@@ -7,7 +7,7 @@
 use futures_util::future::BoxFuture;
 use tokio::sync::oneshot;
 
-use tidewater_centre::centre::CentreResult;
+use tidewater_centre::error::CentreResult;
 use tidewater_centre::{CentreError, Worker};
 
 use crate::connector::Connection;

@@ -22,7 +22,7 @@ pub struct Environment {
     /// Ids, credentials, salts, jitter.
     pub randomness: Arc<dyn Randomness>,
     /// Work that keeps a core busy.
-    pub blocking: Arc<dyn Blocking>,
+    pub blocking: Arc<dyn BlockingRunner>,
     /// Who connects.
     pub network: Arc<dyn ServerNetwork>,
 }
@@ -55,7 +55,7 @@ pub trait Randomness: Send + Sync {
 }
 
 /// Runs what would hold up the other tasks.
-pub trait Blocking: Send + Sync {
+pub trait BlockingRunner: Send + Sync {
     /// Runs the job soon, elsewhere.
     fn run(&self, job: Box<dyn FnOnce() + Send>);
 }
@@ -93,7 +93,7 @@ impl Randomness for SystemRandomness {
 
 struct TokioBlocking;
 
-impl Blocking for TokioBlocking {
+impl BlockingRunner for TokioBlocking {
     fn run(&self, job: Box<dyn FnOnce() + Send>) {
         tokio::task::spawn_blocking(job);
     }

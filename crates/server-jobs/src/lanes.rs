@@ -8,7 +8,7 @@ use tokio::sync::oneshot;
 
 use tidewater_centre::records::{SessionRequest, SessionState, SyncRecord};
 use tidewater_centre::{Centre, ScriptRun};
-use tidewater_server_config::Limits;
+use tidewater_server_config::ServerLimits;
 
 use crate::connector::Connection;
 use crate::database_task::DatabaseTask;
@@ -42,7 +42,7 @@ pub struct WorkerLanes {
 
 impl WorkerLanes {
     /// Starts the tasks. Database connections are opened as they are needed.
-    pub fn start(centre: Arc<dyn Centre>, limits: &Limits) -> WorkerLanes {
+    pub fn start(centre: Arc<dyn Centre>, limits: &ServerLimits) -> WorkerLanes {
         let pool = Arc::new(WorkerPool::new(centre));
         let tried = &limits.tried_workers;
         let count = WorkerCount::Fixed(limits.session_workers);

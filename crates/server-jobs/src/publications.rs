@@ -40,15 +40,15 @@ pub struct ServedPublication {
 }
 
 /// The publications of one deployment.
-pub struct ServedPublications {
+pub struct DeploymentInService {
     deployed: DeployedPublications,
     /// Another one when something else is deployed, or tables were altered; never 0.
     number: u64,
     by_name: HashMap<String, Arc<ServedPublication>>,
 }
 
-impl ServedPublications {
-    fn of(deployed: DeployedPublications) -> Arc<ServedPublications> {
+impl DeploymentInService {
+    fn of(deployed: DeployedPublications) -> Arc<DeploymentInService> {
         let by_name = deployed.schemas.iter().enumerate().map(|(at, schema)| {
             let published = ServedPublication {
                 scripts: deployed.scripts.get(at).cloned().unwrap_or_default(),
@@ -60,14 +60,14 @@ impl ServedPublications {
         });
         let version = crc32fast::hash(deployed.version.as_bytes());
         let number = deployed.number.unsigned_abs() << 32 | u64::from(version);
-        Arc::new(ServedPublications {
+        Arc::new(DeploymentInService {
             by_name: by_name.collect(),
             number: number.max(1),
             deployed,
         })
     }
 
-    /// See [`ServedPublications::number`].
+    /// See [`DeploymentInService::number`].
     pub fn number(&self) -> u64 {
         self.number
     }
@@ -113,7 +113,7 @@ impl ServedPublications {
 /// What is served now.
 pub struct Publications {
     centre: Arc<dyn Centre>,
-    served: Mutex<Arc<ServedPublications>>,
+    served: Mutex<Arc<DeploymentInService>>,
     /// One look at a time.
     looking: tokio::sync::Mutex<()>,
     /// The last complaint, which is not repeated.
@@ -153,24 +153,24 @@ impl Publications {
         };
         Ok(Publications {
             centre,
-            served: Mutex::new(ServedPublications::of(deployed)),
+            served: Mutex::new(DeploymentInService::of(deployed)),
             looking: tokio::sync::Mutex::default(),
             complaint: Mutex::default(),
             seen: Mutex::new((Instant::now(), None)),
         })
     }
 
-    fn lock(&self) -> MutexGuard<'_, Arc<ServedPublications>> {
+    fn lock(&self) -> MutexGuard<'_, Arc<DeploymentInService>> {
         self.served.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// What is served now.
-    pub fn served(&self) -> Arc<ServedPublications> {
+    pub fn served(&self) -> Arc<DeploymentInService> {
         self.lock().clone()
     }
 
     /// What is served, given the number of the last deployment.
-    pub async fn as_of(&self, deployment: i64) -> Arc<ServedPublications> {
+    pub async fn as_of(&self, deployment: i64) -> Arc<DeploymentInService> {
         let served = self.served();
         if served.deployed.number == deployment {
             return served;
@@ -180,7 +180,7 @@ impl Publications {
     }
 
     /// Whether something else is served than was, after a look at what is deployed.
-    pub async fn differ_from(&self, served: &Arc<ServedPublications>) -> bool {
+    pub async fn differ_from(&self, served: &Arc<DeploymentInService>) -> bool {
         self.look().await;
         !Arc::ptr_eq(served, &self.served())
     }
@@ -197,7 +197,7 @@ impl Publications {
                 let mut served = self.lock();
                 if served.deployed != deployed {
                     tracing::info!(deployment = deployed.number, "serving what is deployed now");
-                    *served = ServedPublications::of(deployed);
+                    *served = DeploymentInService::of(deployed);
                 }
                 self.complain(String::new())
             }

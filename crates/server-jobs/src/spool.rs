@@ -17,13 +17,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use bytes::Bytes;
 use tokio::sync::Notify;
 
-use tidewater_centre::{
-    CentreError, DownloadOutcome, DownloadSink, DownloadStart, RemoteHolding, RowsChunk,
-    ToldSettled, UploadResult,
-};
 use tidewater_protocol::message::TableBegin;
 
 use crate::memory::{MemoryBudget, Reservation};
+use tidewater_centre::packed_rows::RowsChunk;
+use tidewater_centre::{
+    CentreError, DownloadOutcome, DownloadSink, DownloadStart, RemoteHolding, ToldSettled,
+    UploadResult,
+};
 
 /// How much of one download waits in memory before the rest goes to a file.
 const DOWNLOAD_MEMORY_BYTES: u64 = 1 << 20;
@@ -156,13 +157,13 @@ struct State {
     file_slots: usize,
 }
 
-struct Shared {
+struct SpoolState {
     state: Mutex<State>,
     ready: Notify,
     cancelled: AtomicBool,
 }
 
-impl Shared {
+impl SpoolState {
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -171,7 +172,7 @@ impl Shared {
 /// The worker's end. Dropping it without [`SpoolWriter::finish`] tells the reader
 /// that the worker failed.
 pub struct SpoolWriter {
-    shared: Arc<Shared>,
+    shared: Arc<SpoolState>,
     /// Whether something was pushed already.
     begun: bool,
     finished: bool,
@@ -181,14 +182,14 @@ pub struct SpoolWriter {
 
 /// The connection's end. Dropping it cancels the download.
 pub struct SpoolReader {
-    shared: Arc<Shared>,
+    shared: Arc<SpoolState>,
     /// Reserved bytes of the rows handed out last.
     handed_out: u64,
 }
 
 /// Both ends of a spool.
 pub fn download_spool(budget: &MemoryBudget) -> (SpoolWriter, SpoolReader) {
-    let shared = Arc::new(Shared {
+    let shared = Arc::new(SpoolState {
         state: Mutex::new(State {
             slots: VecDeque::new(),
             reservation: budget.empty(),

@@ -12,7 +12,7 @@ use crate::event_requests::{After, EventRequests, PUBLISH};
 use crate::outgoing_calls::OutgoingCalls;
 use crate::spaces::{Refusal, SpaceMember, User};
 use crate::wake::Wakes;
-use tidewater_centre::procedure::Caller;
+use tidewater_centre::Caller;
 use tidewater_server_identity::registry::Registration;
 
 /// Gives back what it was given.

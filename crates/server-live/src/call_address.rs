@@ -5,7 +5,7 @@ use std::fmt;
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 
-use tidewater_centre::procedure::Caller;
+use tidewater_centre::Caller;
 use tidewater_protocol::message::CallFailed;
 use tidewater_protocol::{Code, RemoteId};
 

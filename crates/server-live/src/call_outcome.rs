@@ -289,7 +289,7 @@ pub(crate) fn decode(kept: &[u8]) -> Result<CallResult, CallFailed> {
 pub(crate) fn too_large() -> CallFailed {
     CallFailed::new(
         Code::AnswerTooLarge,
-        "the answer has more bytes than the server's limits.answer allows",
+        "the answer has more bytes than the server's limits.answer_size allows",
         "ask for less at once, or have the server's operator raise the limit",
     )
 }

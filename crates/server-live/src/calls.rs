@@ -18,16 +18,16 @@ use bytes::Bytes;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout_at};
 
-use tidewater_centre::procedure::{
-    AnswerSink, CallOutcome, CallableProcedure as Script, Caller, Cancel, OnceKeyState,
-    ProcedureCall,
-};
+use tidewater_centre::engine::callable_procedure::CallableProcedure as Script;
+use tidewater_centre::procedure::{AnswerSink, CallOutcome, Cancel, OnceKeyState, ProcedureCall};
 use tidewater_centre::records::UserClaims;
-use tidewater_centre::{Centre, CentreError};
+use tidewater_centre::{Caller, Centre, CentreError};
 use tidewater_protocol::argument::{coerce, given, type_name};
 use tidewater_protocol::message::{Answer, Argument, Call, CallFailed, Returns};
 use tidewater_protocol::{Code, Value, json};
-use tidewater_server_config::{Config, Limits, ProcedureConfig, Provision, Work};
+use tidewater_server_config::{
+    Config, ProcedureConfig, ProcedureProvider, ProcedureWork, ServerLimits,
+};
 use tidewater_server_jobs::connector::Connection;
 use tidewater_server_jobs::database_task::DatabaseTask;
 use tidewater_server_jobs::environment::Clock;
@@ -84,7 +84,7 @@ pub struct CallServices<'a> {
     /// Where statements are run.
     pub pool: &'a WorkerPool,
     /// How many workers there are, and how large answers may be.
-    pub limits: &'a Limits,
+    pub limits: &'a ServerLimits,
     /// What time it is.
     pub clock: Arc<dyn Clock>,
     /// Memory for arguments and answers.
@@ -246,7 +246,7 @@ impl Calls {
     ) -> Result<PreparedCall, CallFailed> {
         let procedure = self.find(&call.procedure)?;
         let to = CallAddress::parse(&call.to)?;
-        if let (Work::Sql { .. }, CallAddress::User(_) | CallAddress::Remote(_)) =
+        if let (ProcedureWork::Sql { .. }, CallAddress::User(_) | CallAddress::Remote(_)) =
             (&procedure.config.work, &to)
         {
             let name = &procedure.config.name;
@@ -278,9 +278,9 @@ impl Calls {
     fn may_provide(&self, name: &str, who: &Caller) -> Result<(), CallFailed> {
         let procedure = self.find(name)?;
         match &procedure.config.work {
-            Work::Provided(Provision::By(users)) if users.contains(&who.user) => {}
-            Work::Provided(Provision::OnRemotes) if who.remote_id.is_some() => {}
-            Work::Sql { .. } => {
+            ProcedureWork::Provided(ProcedureProvider::By(users)) if users.contains(&who.user) => {}
+            ProcedureWork::Provided(ProcedureProvider::OnRemotes) if who.remote_id.is_some() => {}
+            ProcedureWork::Sql { .. } => {
                 return Err(CallFailed::new(
                     Code::NameTaken,
                     format!("the procedure {name:?} is done by the server itself"),
@@ -288,7 +288,7 @@ impl Calls {
                      instead of sql",
                 ));
             }
-            Work::Provided(_) => {
+            ProcedureWork::Provided(_) => {
                 return Err(CallFailed::new(
                     Code::NameTaken,
                     format!("{} may not provide the procedure {name:?}", who.user),
@@ -458,7 +458,7 @@ impl PreparedCall {
     /// Whether it goes on when its caller has gone: what a provider makes of a call under a key is
     /// kept, for the caller to ask for it again.
     pub fn outlives_its_caller(&self) -> bool {
-        self.key.is_some() && matches!(self.procedure.config.work, Work::Provided(_))
+        self.key.is_some() && matches!(self.procedure.config.work, ProcedureWork::Provided(_))
     }
 
     /// Does it, within its deadline. To drop it is to cancel it.
@@ -495,8 +495,8 @@ impl PreparedCall {
 
     async fn go(self, calls: &Calls) -> CallResult {
         match &self.procedure.config.work {
-            Work::Sql { .. } => self.run_script(calls).await,
-            Work::Provided(_) => {
+            ProcedureWork::Sql { .. } => self.run_script(calls).await,
+            ProcedureWork::Provided(_) => {
                 if self.procedure.script.is_some() {
                     self.run_script(calls).await?;
                 }

@@ -14,7 +14,7 @@ use crate::event_requests::EventRequests;
 use crate::outgoing_calls::OutgoingCalls;
 use crate::socket_loop::ConnectionChannel;
 use crate::spaces::{Notice, Refusal, SpaceMember};
-use tidewater_centre::procedure::Caller;
+use tidewater_centre::Caller;
 use tidewater_server_identity::registry::Registration;
 use tidewater_server_jobs::fault::Fault;
 

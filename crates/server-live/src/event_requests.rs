@@ -4,12 +4,13 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
+use tidewater_centre::Caller;
 use tidewater_centre::events::{AppendOutcome, NewEvents, StoredEvent};
-use tidewater_centre::procedure::{Caller, OnceKeyState};
+use tidewater_centre::procedure::OnceKeyState;
 use tidewater_protocol::event::{EventPosition, EventsReader};
 use tidewater_protocol::message::{Answer, CallFailed, ColumnHeader, Returns};
 use tidewater_protocol::{ColumnType, Datum};
-use tidewater_server_config::{Rule, SpaceConfig};
+use tidewater_server_config::{SpaceConfig, SubjectRule};
 use tidewater_server_jobs::fault::Fault;
 use tidewater_spaces::{Pattern, RouteRun, check_subject};
 
@@ -82,7 +83,7 @@ impl EventRequests {
         right: Right,
     ) -> Result<(), CallFailed> {
         let rule = right.rule(config);
-        let Rule::Patterns {
+        let SubjectRule::Patterns {
             allow: Some(query), ..
         } = rule
         else {

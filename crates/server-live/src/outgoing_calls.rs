@@ -11,7 +11,7 @@ use tokio::time::Instant;
 use tidewater_protocol::frame::Message;
 use tidewater_protocol::message::{Answer, Call, CallFailed, CallKind};
 
-use tidewater_centre::procedure::Caller;
+use tidewater_centre::Caller;
 
 use crate::call_outcome::{self as outcome, CallAnswer, CallResult};
 use tidewater_server_jobs::fault::Fault;

@@ -28,7 +28,7 @@ use tidewater_protocol::frame::{
 };
 use tidewater_protocol::message::Control;
 
-use tidewater_server_config::Limits;
+use tidewater_server_config::ServerLimits;
 use tidewater_server_jobs::fault::Fault;
 use tidewater_server_jobs::memory::{MemoryBudget, Reservation};
 
@@ -79,12 +79,12 @@ struct State {
 }
 
 /// What the network carries for a [`SocketLoop`], for whoever packs it.
-pub struct Line<'a> {
+pub struct ByteMeter<'a> {
     wire: &'a SocketLoop,
     reservation: Reservation,
 }
 
-impl ByteAccount for Line<'_> {
+impl ByteAccount for ByteMeter<'_> {
     fn count_received(&mut self, bytes: usize) {
         self.wire.state().received_bytes += bytes as u64;
     }
@@ -111,7 +111,7 @@ pub struct ConnectionChannel<'a> {
 
 impl SocketLoop {
     /// The loop of a connection that has just come.
-    pub fn new(budget: MemoryBudget, limits: &Limits) -> SocketLoop {
+    pub fn new(budget: MemoryBudget, limits: &ServerLimits) -> SocketLoop {
         // A remote that applies a download answers nothing meanwhile.
         let pings = PingTimings::for_busy_peer(limits.waiting, limits.waiting + limits.idle);
         let mut machine = FramedConnection::accept(SERVER_NAME, Some(pings), Duration::ZERO);
@@ -138,8 +138,8 @@ impl SocketLoop {
     }
 
     /// What its bytes are to be carried by.
-    pub fn line(&self) -> Line<'_> {
-        Line {
+    pub fn line(&self) -> ByteMeter<'_> {
+        ByteMeter {
             wire: self,
             reservation: self.budget.empty(),
         }
@@ -596,7 +596,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn rows_wait_for_credit_and_a_remote_that_gives_none_is_given_up() {
-        let wire = SocketLoop::new(MemoryBudget::new(1 << 20), &Limits::default());
+        let wire = SocketLoop::new(MemoryBudget::new(1 << 20), &ServerLimits::default());
         let (ours, mut theirs) = tokio::io::duplex(4 << 20);
         let credit = INITIAL_CREDIT_BYTES as usize;
         let rows = Bytes::from(vec![0; credit + 10]);
@@ -627,7 +627,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn little_is_read_of_a_stranger_until_it_is_let_in() {
-        let wire = SocketLoop::new(MemoryBudget::new(1 << 20), &Limits::default());
+        let wire = SocketLoop::new(MemoryBudget::new(1 << 20), &ServerLimits::default());
         let (ours, mut theirs) = tokio::io::duplex(16 << 10);
         let mut said = BytesMut::from(&PREFACE[..]);
         let sign_in = Control::SignIn(Box::default());

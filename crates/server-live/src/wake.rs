@@ -18,7 +18,7 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, timeout};
 
-use tidewater_centre::{Centre, Interest, RemoteHolding, SyncContext};
+use tidewater_centre::{Caller, Centre, Interest, RemoteHolding, SyncContext};
 use tidewater_protocol::RemoteId;
 use tidewater_protocol::message::{Argument, ArgumentValue, Call};
 
@@ -27,7 +27,6 @@ pub use self::away::tell;
 pub use self::scopes::ask_scopes;
 pub use self::wake_request::WakeTarget;
 use crate::outgoing_calls::OutgoingCalls;
-use tidewater_centre::procedure::Caller;
 use tidewater_server_config::WakeConfig;
 use tidewater_server_jobs::signal::Signal;
 
@@ -69,7 +68,7 @@ pub struct Wakes {
 
 struct State {
     /// By the number of their connections.
-    remotes: BTreeMap<u64, Remote>,
+    remotes: BTreeMap<u64, WatchedRemote>,
     live: usize,
     index: HashMap<Interest, Vec<u64>>,
     queue: VecDeque<u64>,
@@ -85,7 +84,7 @@ struct State {
 }
 
 /// A connected remote that has synced.
-struct Remote {
+struct WatchedRemote {
     /// Where it is told, if it is live.
     post: Option<Arc<OutgoingCalls>>,
     held: Vec<HeldPublication>,
@@ -147,7 +146,10 @@ impl Wakes {
     /// A remote is live from now on.
     pub fn enter(&self, number: u64, post: &Arc<OutgoingCalls>) {
         let mut state = self.state();
-        let remote = state.remotes.entry(number).or_insert_with(Remote::new);
+        let remote = state
+            .remotes
+            .entry(number)
+            .or_insert_with(WatchedRemote::new);
         if remote.post.replace(post.clone()).is_none() {
             state.live += 1;
             state.watch(number);
@@ -206,7 +208,10 @@ impl Wakes {
         if is_new && held.is_empty() {
             return;
         }
-        let remote = state.remotes.entry(number).or_insert_with(Remote::new);
+        let remote = state
+            .remotes
+            .entry(number)
+            .or_insert_with(WatchedRemote::new);
         remote.status = Status::Quiet;
         let left = std::mem::take(&mut remote.placed);
         let is_live = remote.post.is_some();
@@ -335,9 +340,9 @@ impl Wakes {
     }
 }
 
-impl Remote {
-    fn new() -> Remote {
-        Remote {
+impl WatchedRemote {
+    fn new() -> WatchedRemote {
+        WatchedRemote {
             post: None,
             held: Vec::new(),
             since: Instant::now(),

@@ -30,10 +30,11 @@ use self::breaker::Breaker;
 pub use self::document::{About, Document};
 pub use self::operator::OperatorHandlers;
 pub use self::password_handler::HandlerPasswords;
-use self::signature::{Signer, hex};
-use tidewater_centre::procedure::Caller;
+use self::signature::{RequestSigner, hex};
+use tidewater_centre::Caller;
 use tidewater_server_config::{
-    Config, HandlerAddress, HandlerConfig, HandlerEvent, HandlerFormat, Handling, TableHandling,
+    Config, HandlerAddress, HandlerAssignments, HandlerConfig, HandlerEvent, HandlerFormat,
+    TableAssignment,
 };
 use tidewater_server_identity::web_client::{WebAnswer, WebClient, WebError, WebRequest};
 use tidewater_server_jobs::admission::Admission;
@@ -63,7 +64,7 @@ pub struct Handlers(RwLock<Arc<HandlerSet>>);
 #[derive(Default)]
 pub struct HandlerSet {
     by_name: HashMap<String, Arc<Handler>>,
-    handling: Handling,
+    handling: HandlerAssignments,
 }
 
 /// One of them.
@@ -72,7 +73,7 @@ pub struct Handler {
     pub config: HandlerConfig,
     /// `None` for a provider.
     client: Option<WebClient>,
-    signer: Signer,
+    signer: RequestSigner,
     breaker: Breaker,
     /// Requests at the same time, of all syncs together.
     places: Semaphore,
@@ -80,7 +81,7 @@ pub struct Handler {
 
 /// What a handler has answered.
 #[derive(Debug)]
-pub struct Reply {
+pub struct HandlerReply {
     /// Of what kind it is.
     pub content_type: String,
     /// What is answered.
@@ -203,7 +204,7 @@ impl HandlerSet {
         &self,
         publication: &str,
         table: &str,
-    ) -> Option<(&Arc<Handler>, &TableHandling)> {
+    ) -> Option<(&Arc<Handler>, &TableAssignment)> {
         let tables = &self.handling.tables;
         // Most servers have none, and every table of every sync asks.
         if tables.is_empty() {
@@ -258,7 +259,7 @@ impl Handler {
         };
         Ok(Handler {
             client,
-            signer: Signer::new(&config.secrets)?,
+            signer: RequestSigner::new(&config.secrets)?,
             breaker: Breaker::new(config.failures, config.pause),
             places: Semaphore::new(config.parallel),
             config: config.clone(),
@@ -268,7 +269,8 @@ impl Handler {
     /// Whether something else may be in its files by now.
     fn has_files(&self) -> bool {
         let mut secrets = self.config.secrets.iter();
-        let in_file = secrets.any(|it| matches!(it, tidewater_server_config::Secret::File(_)));
+        let in_file =
+            secrets.any(|it| matches!(it, tidewater_server_config::HandlerSecret::File(_)));
         in_file || self.config.ca.is_some()
     }
 
@@ -288,7 +290,7 @@ impl Handler {
         caller: &Arc<Caller>,
         document: &Document,
         max_bytes: usize,
-    ) -> Result<Reply, Fault> {
+    ) -> Result<HandlerReply, Fault> {
         let host = host.into();
         let mut pass = self.breaker.pass(Instant::now());
         let pass = pass
@@ -345,7 +347,7 @@ impl Handler {
         caller: &Arc<Caller>,
         document: &Document,
         max_bytes: usize,
-    ) -> Result<Reply, Trouble> {
+    ) -> Result<HandlerReply, Trouble> {
         match (&self.config.to, &self.client) {
             (HandlerAddress::Web(address), Some(client)) => {
                 let now_ms = host.environment.clock.now_ms();
@@ -391,7 +393,7 @@ impl Handler {
                         "it answers with {} bytes, and {max_bytes} may be",
                         body.len()
                     ))),
-                    false => Ok(Reply {
+                    false => Ok(HandlerReply {
                         content_type: JSON.to_owned(),
                         body: body.into(),
                     }),
@@ -399,7 +401,7 @@ impl Handler {
             }
             (HandlerAddress::StandIn(stand_in), _) => {
                 let body = (stand_in.0)(&document.body);
-                Ok(Reply {
+                Ok(HandlerReply {
                     content_type: JSON.to_owned(),
                     body: body.into(),
                 })
@@ -434,14 +436,14 @@ impl Handler {
 }
 
 /// What an answer over HTTP says, if it does.
-fn reply(answer: WebAnswer) -> Result<Reply, Trouble> {
+fn reply(answer: WebAnswer) -> Result<HandlerReply, Trouble> {
     let WebAnswer {
         status,
         content_type,
         body,
     } = answer;
     if status.is_success() {
-        return Ok(Reply { content_type, body });
+        return Ok(HandlerReply { content_type, body });
     }
     let may_pass = status.is_server_error()
         || status == StatusCode::TOO_MANY_REQUESTS
@@ -478,11 +480,11 @@ pub struct Answers {
 /// Reads bytes as answers about rows of a table whose keys begin with `r/u/0-`.
 pub fn read_answers(content_type: &str, body: &[u8], table: &tidewater_protocol::Table) -> Answers {
     use tidewater_protocol::Op;
-    let reply = Reply {
+    let reply = HandlerReply {
         content_type: content_type.to_owned(),
         body: Bytes::copy_from_slice(body),
     };
-    let asked = upload::Asked {
+    let asked = upload::JudgedRows {
         table,
         prefix: "r/u/0-",
         first: 7,

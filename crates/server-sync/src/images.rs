@@ -7,19 +7,20 @@ use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 use std::sync::Arc;
+use tidewater_centre::engine::scripts::Versions;
+use tidewater_centre::records::{
+    ProvenIdentity, RemoteRecord, SessionRequest, UserClaims, UserRecord,
+};
+use tidewater_centre::script_notes::ScriptNotes;
+use tidewater_centre::watermark::Watermark;
+use tidewater_centre::{
+    Centre, CentreError, Checkpoint, DownloadJob, DownloadOutcome, DownloadSink, DownloadStart,
+    DownloadSubscription, GivenPartitions, MarkFrequency, SyncContext,
+};
 
 use prost::Message;
 
 use tidewater_carrier::cryptography::digest::{Context, SHA256};
-use tidewater_centre::engine::scripts::Versions;
-use tidewater_centre::engine::watermark::Watermark;
-use tidewater_centre::records::{
-    ProvenIdentity, RemoteRecord, SessionRequest, UserClaims, UserRecord,
-};
-use tidewater_centre::{
-    Centre, CentreError, Checkpoint, DownloadJob, DownloadOutcome, DownloadSink, DownloadStart,
-    DownloadSubscription, GivenPartitions, MarkFrequency, ScriptNotes, SyncContext,
-};
 use tidewater_protocol::image::{HASH_DIGITS, Manifest, hex};
 use tidewater_protocol::message::TableBegin;
 use tidewater_protocol::{PublicationSchema, RemoteId};
@@ -27,7 +28,7 @@ use tidewater_protocol::{PublicationSchema, RemoteId};
 use tidewater_server_config::{ImageRows, NO_IMAGE_HINT, image_obstacle};
 use tidewater_server_identity::credential;
 use tidewater_server_identity::registry::PROGRAM;
-use tidewater_server_identity::signing::{CheckpointFor, ImageFor, Keyring};
+use tidewater_server_identity::signing::{CheckpointFor, ImageFor, SigningKeys};
 use tidewater_server_jobs::environment::{Environment, random};
 use tidewater_server_jobs::error::ServerError;
 
@@ -60,7 +61,7 @@ pub async fn describe(
     file: &Path,
     now_ms: i64,
 ) -> Result<Manifest, ServerError> {
-    let keyring = Keyring::new(centre.signing_keys().await?, now_ms);
+    let keyring = SigningKeys::new(centre.signing_keys().await?, now_ms);
     let genuine = keyring.as_ref().and_then(|keyring| {
         let schema_hash: [u8; 32] = of.schema_hash.try_into().ok()?;
         let subject = CheckpointFor {
@@ -249,7 +250,7 @@ pub async fn register(
 }
 
 /// What is asked of a download that is not read.
-pub struct Opening {
+pub struct ProbedDownload {
     /// The user.
     pub user: String,
     /// What is known of the user.
@@ -264,7 +265,7 @@ pub struct Opening {
     pub image: Option<Checkpoint>,
 }
 
-impl Opening {
+impl ProbedDownload {
     /// What is read to find out.
     pub fn job(self, now_ms: i64) -> DownloadJob {
         let subscription = DownloadSubscription {
@@ -302,12 +303,12 @@ impl Opening {
 
 /// Takes what is told when a download begins.
 #[derive(Default)]
-pub struct Opened {
+pub struct DownloadProbe {
     /// See [`DownloadStart::covers_image`].
     pub covers_image: bool,
 }
 
-impl DownloadSink for Opened {
+impl DownloadSink for DownloadProbe {
     fn begin(&mut self, _: usize, start: DownloadStart) {
         self.covers_image = start.covers_image;
     }

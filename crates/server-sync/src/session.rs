@@ -20,34 +20,35 @@ use std::ops::Deref;
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-
 use tidewater_connection::ChannelInput;
+
 use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout};
 
 use tidewater_centre::engine::scripts::ScriptTransaction;
+use tidewater_centre::packed_rows::TableRequest;
 use tidewater_centre::records::{SessionState, SyncRecord};
 use tidewater_centre::{
     GivenPartitions, GivenTable, RemoteHolding, ScriptRun, SyncContext, SyncUpload, TableCompare,
-    TableRequest, UploadOutcome,
+    UploadOutcome,
 };
 use tidewater_protocol::Code;
 use tidewater_protocol::message::{Control, DownloadRequest, Hello, SyncEnd, UploadState};
 
-use self::compare::Comparing;
-use self::download_job::Applied;
-use self::handled::{Asking, Began};
+use self::compare::CompareReader;
+use self::download_job::AppliedUploads;
+use self::handled::{Began, SyncHandlers};
 pub use self::hello::ParsedHello;
 use self::kept_uploads::{KeptUploads, UploadName};
-use self::opening::Opened;
+use self::opening::OpenedSync;
 use self::reply::Watch;
 use self::scripted::{SyncScripts, run_acknowledged};
-use self::upload::{Expected, Received, Receiver};
+use self::upload::{ExpectedUpload, ReceivedRows, Receiver};
 use crate::handlers::{HandlerServices, Handlers};
-use tidewater_server_config::Limits;
+use tidewater_server_config::ServerLimits;
 use tidewater_server_identity::registry::Registration;
 use tidewater_server_identity::sign_in::{Principal, SignInService};
-use tidewater_server_identity::signing::{Keyring, Signer};
+use tidewater_server_identity::signing::{Signer, SigningKeys};
 use tidewater_server_jobs::admission::{Admission, Shutdown};
 use tidewater_server_jobs::download_lane::DownloadTask;
 use tidewater_server_jobs::environment::Environment;
@@ -79,7 +80,7 @@ pub struct SyncServices {
     /// Memory for rows on their way.
     pub budget: MemoryBudget,
     /// What one sync may take.
-    pub limits: Limits,
+    pub limits: ServerLimits,
     /// Clock and randomness.
     pub environment: Environment,
     /// Signs checkpoints and identities.
@@ -150,7 +151,7 @@ impl SyncService {
 /// What was looked up for a Hello.
 pub struct LookedUp {
     /// The signing keys.
-    pub keyring: Keyring,
+    pub keyring: SigningKeys,
     /// What the centre knows.
     pub state: SessionState,
 }
@@ -373,8 +374,8 @@ struct Sync<'a> {
 }
 
 /// Everything that came up to the request for the download.
-struct Arrived {
-    received: Received,
+struct ReceivedSync {
+    received: ReceivedRows,
     compares: Vec<Vec<TableCompare>>,
     /// The memory that these hold.
     reservation: Reservation,
@@ -386,7 +387,7 @@ struct Arrived {
 const RESOLVING_ROUNDS: usize = 5;
 
 /// Uploads on their way into the centre.
-struct Given {
+struct SubmittedUploads {
     /// With the indexes of their subscriptions.
     uploads: Vec<(usize, SyncUpload)>,
     validity: SessionValidity,
@@ -398,7 +399,7 @@ struct Given {
 }
 
 /// What is asked for besides the changes.
-struct Wanted {
+struct DownloadRequests {
     /// Per subscription, in the order of the Hello.
     requests: Vec<Vec<TableRequest>>,
     compares: Vec<Vec<TableCompare>>,
@@ -456,21 +457,21 @@ impl<'a> Sync<'a> {
         let begun = Instant::now();
         Box::pin(self.run_scripts(&opened, &scripts, ScriptTransaction::Begin)).await?;
         opened.took("begin", begun.elapsed());
-        let Arrived {
+        let ReceivedSync {
             received,
             compares,
             reservation: comparing,
             request,
             validity,
         } = Box::pin(self.receive(&mut opened)).await?;
-        let Received {
+        let ReceivedRows {
             uploads,
             requests,
             rows,
             bytes,
             reservation,
         } = received;
-        let mut applied = Applied::default();
+        let mut applied = AppliedUploads::default();
         // Nothing waits for the remote from here until the download is read.
         let scripts_use = Box::pin(self.script_use(&scripts)).await?;
         if uploads.is_empty() {
@@ -482,7 +483,7 @@ impl<'a> Sync<'a> {
             let uploads = uploads.map(|upload| opened.job(upload, context.clone()));
             let mut uploads: Vec<SyncUpload> = uploads.collect();
             Box::pin(self.judge(&opened, &asking, &mut uploads, &indexes)).await?;
-            let given = Given {
+            let given = SubmittedUploads {
                 uploads: indexes.into_iter().zip(uploads).collect(),
                 validity,
                 rows,
@@ -504,7 +505,7 @@ impl<'a> Sync<'a> {
         let now_ms = self.service.environment.clock.now_ms();
         self.context = Some(Arc::new(opened.context(now_ms)));
         let downloads = !request.upload_only;
-        let wanted = Wanted {
+        let wanted = DownloadRequests {
             requests,
             compares,
             reservation: comparing,
@@ -538,31 +539,35 @@ impl<'a> Sync<'a> {
 
     /// Receives everything up to the request for the download. If all of it was there with
     /// the Hello, what was looked up for the Hello is still certain.
-    async fn receive(&self, opened: &mut Opened) -> Result<Arrived, Fault> {
+    async fn receive(&self, opened: &mut OpenedSync) -> Result<ReceivedSync, Fault> {
         let broken = opened.subscriptions.iter_mut();
         let broken = broken.map(|it| it.broken.take()).collect();
         let limits = &self.service.limits;
-        let expected = opened.subscriptions.iter().map(|subscription| Expected {
-            schema: &subscription.published.schema,
-            state: subscription.state,
-            sequence: subscription.sequence,
-            upload_id: subscription.pending,
-        });
-        let budget = self.channel.budget();
-        let mut receiver = Receiver::new(limits, budget, expected.collect(), broken);
         let expected = opened
             .subscriptions
             .iter()
-            .map(|subscription| compare::Expected {
+            .map(|subscription| ExpectedUpload {
                 schema: &subscription.published.schema,
-                compares: subscription.compares,
-                schema_differs: subscription.schema_differs,
+                state: subscription.state,
+                sequence: subscription.sequence,
+                upload_id: subscription.pending,
             });
-        let mut comparing = Comparing::new(expected.collect(), budget);
+        let budget = self.channel.budget();
+        let mut receiver = Receiver::new(limits, budget, expected.collect(), broken);
+        let expected =
+            opened
+                .subscriptions
+                .iter()
+                .map(|subscription| compare::ComparedSubscription {
+                    schema: &subscription.published.schema,
+                    compares: subscription.compares,
+                    schema_differs: subscription.schema_differs,
+                });
+        let mut comparing = CompareReader::new(expected.collect(), budget);
         match self.take_all(&mut receiver, &mut comparing).await {
             Ok(request) => {
                 let (compares, reservation) = comparing.finish()?;
-                Ok(Arrived {
+                Ok(ReceivedSync {
                     received: receiver.finish()?,
                     compares,
                     reservation,
@@ -580,7 +585,7 @@ impl<'a> Sync<'a> {
     }
 
     /// Keeps what has come of an upload whose line broke.
-    fn keep_uploads(&self, opened: &Opened, receiver: Receiver<'_>) {
+    fn keep_uploads(&self, opened: &OpenedSync, receiver: Receiver<'_>) {
         for (index, broken) in receiver.into_broken(kept_uploads::LEAST_BYTES) {
             let subscription = &opened.subscriptions[index];
             let name = UploadName {
@@ -598,7 +603,7 @@ impl<'a> Sync<'a> {
     async fn take_all(
         &self,
         receiver: &mut Receiver<'_>,
-        comparing: &mut Comparing<'_>,
+        comparing: &mut CompareReader<'_>,
     ) -> Result<DownloadRequest, Fault> {
         let limits = &self.service.limits;
         loop {
@@ -631,11 +636,11 @@ impl<'a> Sync<'a> {
     /// uploads are given again with what was decided.
     async fn upload(
         &mut self,
-        opened: &Opened,
-        asking: &Asking,
-        given: Given,
-    ) -> Result<Applied, Fault> {
-        let Given {
+        opened: &OpenedSync,
+        asking: &SyncHandlers,
+        given: SubmittedUploads,
+    ) -> Result<AppliedUploads, Fault> {
+        let SubmittedUploads {
             mut uploads,
             validity,
             rows,
@@ -643,7 +648,7 @@ impl<'a> Sync<'a> {
             reservation,
             scripts,
         } = given;
-        let mut applied = Applied::default();
+        let mut applied = AppliedUploads::default();
         for _ in 0..RESOLVING_ROUNDS {
             let is_kept = |it: &SyncUpload| asking.handlers.resolves(&it.publication);
             let kept = uploads.iter();
@@ -714,7 +719,7 @@ impl<'a> Sync<'a> {
     /// What became of the upload of a subscription.
     fn note(
         &mut self,
-        applied: &mut Applied,
+        applied: &mut AppliedUploads,
         index: usize,
         outcome: UploadOutcome,
     ) -> Result<(), Fault> {
@@ -754,9 +759,9 @@ impl<'a> Sync<'a> {
     /// Has the downloads read, and sends results and downloads as they come.
     async fn download(
         &mut self,
-        (opened, asking): (&Opened, &Asking),
-        mut applied: Applied,
-        wanted: Wanted,
+        (opened, asking): (&OpenedSync, &SyncHandlers),
+        mut applied: AppliedUploads,
+        wanted: DownloadRequests,
         validity: SessionValidity,
     ) -> Result<(), Fault> {
         let stored: Vec<(usize, String)> = opened
@@ -771,7 +776,7 @@ impl<'a> Sync<'a> {
         }
         // Until the download is sent.
         let mut memory = self.service.budget.empty();
-        let Wanted {
+        let DownloadRequests {
             requests,
             compares,
             reservation,
@@ -812,8 +817,8 @@ impl<'a> Sync<'a> {
     /// What handlers give of the tables of which they say what is new, by subscription.
     async fn all_given(
         &mut self,
-        opened: &Opened,
-        asking: &Asking,
+        opened: &OpenedSync,
+        asking: &SyncHandlers,
         (requests, memory): (&[Vec<TableRequest>], &mut Reservation),
     ) -> Result<Vec<Vec<GivenTable>>, Fault> {
         let mut given = Vec::with_capacity(requests.len());

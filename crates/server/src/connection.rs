@@ -17,11 +17,11 @@ use tidewater_protocol::Code;
 use tidewater_protocol::frame::DEFAULT_MESSAGE_BYTES;
 use tidewater_protocol::message::{Control, Proof, SignIn, SignedIn};
 
-use tidewater_centre::procedure::Caller;
+use tidewater_centre::Caller;
 use tidewater_server_live::outgoing_calls::OutgoingCalls;
 
 use tidewater_carrier::CompressionOptions;
-use tidewater_server_config::Limits;
+use tidewater_server_config::ServerLimits;
 use tidewater_server_identity::registry::Registration;
 use tidewater_server_identity::registry::{ConnectionRegistry, PROGRAM};
 use tidewater_server_identity::sign_in::{Origin, ParsedSignIn, Principal, SignInService};
@@ -45,7 +45,7 @@ pub(crate) const LINGER: Duration = Duration::from_secs(3);
 
 /// What connections need of the server.
 pub(crate) struct ConnectionServices {
-    pub(crate) limits: Limits,
+    pub(crate) limits: ServerLimits,
     pub(crate) environment: Environment,
     pub(crate) budget: MemoryBudget,
     pub(crate) metrics: Arc<Metrics>,

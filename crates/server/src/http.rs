@@ -47,9 +47,9 @@ use self::images::AllowedImages;
 use self::problem::Problem;
 use self::provide::WebProviders;
 use crate::connection::ConnectionService;
-use crate::listener::Spoken;
+use crate::listener::SpokenProtocols;
 use tidewater_carrier::proxy_header::IpNetworks;
-use tidewater_server_config::{BUILT_IN_PREFIX, ImagesConfig, Limits};
+use tidewater_server_config::{BUILT_IN_PREFIX, ImagesConfig, ServerLimits};
 use tidewater_server_identity::sign_in::SignInService;
 use tidewater_server_identity::signing::Signer;
 use tidewater_server_jobs::admission::{Admission, Shutdown};
@@ -91,7 +91,7 @@ pub(crate) struct WebServices {
     pub(crate) admission: Arc<Admission>,
     pub(crate) shutdown: Shutdown,
     pub(crate) budget: MemoryBudget,
-    pub(crate) limits: Limits,
+    pub(crate) limits: ServerLimits,
     pub(crate) environment: Environment,
     /// Whose word counts about whom a request comes from.
     pub(crate) proxies: IpNetworks,
@@ -134,7 +134,7 @@ impl Site {
     }
 
     /// What there is at an address where this is spoken.
-    pub(crate) fn router(&self, spoken: Spoken) -> Router {
+    pub(crate) fn router(&self, spoken: SpokenProtocols) -> Router {
         let web = &self.web;
         let mut router = match spoken.web {
             true => Site::web_protocol(web),
@@ -436,7 +436,7 @@ fn text<'h>(headers: &'h HeaderMap, name: &'static str) -> Result<Option<&'h str
 /// A time such as `250ms`, `5s`, or a number of seconds.
 fn duration(text: &str) -> Result<Duration, Problem> {
     let seconds = || text.parse().ok().map(Duration::from_secs);
-    let found = tidewater_server_config::duration(text).or_else(seconds);
+    let found = tidewater_server_config::parse_duration(text).or_else(seconds);
     found.filter(|it| !it.is_zero()).ok_or_else(|| {
         Problem::bad(
             format!("{text:?} is no time"),

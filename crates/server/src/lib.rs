@@ -16,7 +16,7 @@ mod server;
 pub use listener::{dev_certificate, dev_client_certificates};
 pub use server::{RunningServer, Server, TURNED_AWAY};
 pub use tidewater_server_config as config;
-pub use tidewater_server_config::{Config, ConfigError, duration};
+pub use tidewater_server_config::{Config, ConfigError, parse_duration};
 pub use tidewater_server_identity::password::{check_password_hash, hash_password};
 pub use tidewater_server_identity::signing::{KEY_SIGNS_AFTER_MS, new_signing_key};
 pub use tidewater_server_jobs::environment::{self, Environment};
@@ -33,6 +33,6 @@ pub use tidewater_server_sync::images;
 pub mod fuzzing {
     pub use crate::http::exchange::{Carry, ExchangeRefusal, Exchanges, Session};
     pub use tidewater_server_identity::external::is_signed_by;
-    pub use tidewater_server_identity::signing::{CheckpointFor, Keyring, TokenCheck};
+    pub use tidewater_server_identity::signing::{CheckpointFor, SigningKeys, TokenCheck};
     pub use tidewater_server_sync::handlers::{Answers, read_answers};
 }

@@ -19,7 +19,7 @@ use tidewater_server_jobs::error::ServerError;
 
 /// What is spoken at an address, once it is known whether that is encrypted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Spoken {
+pub(crate) struct SpokenProtocols {
     /// Connections as they are.
     pub(crate) tidewater: bool,
     /// Connections in a WebSocket.
@@ -30,7 +30,7 @@ pub(crate) struct Spoken {
     pub(crate) web: bool,
 }
 
-impl Spoken {
+impl SpokenProtocols {
     /// Whether HTTP is what is spoken first.
     pub(crate) fn any_http(self) -> bool {
         self.websocket || self.http || self.web
@@ -48,8 +48,8 @@ pub(crate) struct Address {
     pub(crate) address: String,
     /// The URLs that it has in the configuration.
     pub(crate) urls: Vec<ServerUrl>,
-    pub(crate) plain: Spoken,
-    pub(crate) encrypted: Spoken,
+    pub(crate) plain: SpokenProtocols,
+    pub(crate) encrypted: SpokenProtocols,
     /// Whether `server.http` is one of them.
     pub(crate) is_web: bool,
 }
@@ -71,8 +71,8 @@ pub(crate) fn addresses(config: &ServerConfig) -> Result<Vec<Address>, ServerErr
                 addresses.push(Address {
                     address: own,
                     urls: Vec::new(),
-                    plain: Spoken::default(),
-                    encrypted: Spoken::default(),
+                    plain: SpokenProtocols::default(),
+                    encrypted: SpokenProtocols::default(),
                     is_web: false,
                 });
                 let last = addresses.len() - 1;
@@ -102,8 +102,8 @@ pub(crate) fn relayed(config: &ServerConfig) -> Result<Address, ServerError> {
     Ok(Address {
         address: String::new(),
         urls: Vec::new(),
-        plain: Spoken::default(),
-        encrypted: Spoken {
+        plain: SpokenProtocols::default(),
+        encrypted: SpokenProtocols {
             tidewater: true,
             websocket: true,
             http: true,

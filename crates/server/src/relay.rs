@@ -63,7 +63,7 @@ impl Relays {
                 url: url.clone(),
                 config: config.clone(),
                 instance: u64::from_be_bytes(drawn),
-                told: Mutex::new(Told::Nothing),
+                told: Mutex::new(ToldState::Nothing),
             };
             relay.client()?;
             Ok(Arc::new(relay))
@@ -124,7 +124,7 @@ impl StreamListener for RelayTunnels {
 
 /// How a relay stands, as the log has told it.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Told {
+enum ToldState {
     Nothing,
     Registered,
     Failing,
@@ -136,7 +136,7 @@ struct Relay {
     config: RelayConfig,
     instance: u64,
     /// There are several lines, and each knows only itself.
-    told: Mutex<Told>,
+    told: Mutex<ToldState>,
 }
 
 /// Why there is no line.
@@ -285,19 +285,19 @@ impl Relay {
         Ok(Some((client, name)))
     }
 
-    fn told(&self) -> MutexGuard<'_, Told> {
+    fn told(&self) -> MutexGuard<'_, ToldState> {
         self.told.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn is_registered(&self) {
-        if replace(&mut *self.told(), Told::Registered) != Told::Registered {
+        if replace(&mut *self.told(), ToldState::Registered) != ToldState::Registered {
             let name = &self.config.name;
             tracing::info!(relay = %self.url, name, "registered at the relay");
         }
     }
 
     fn is_failing(&self, error: &NoLine) {
-        if replace(&mut *self.told(), Told::Failing) != Told::Failing {
+        if replace(&mut *self.told(), ToldState::Failing) != ToldState::Failing {
             let hint = error.hint();
             tracing::warn!(relay = %self.url, %error, hint, "no line to the relay");
         }

@@ -30,7 +30,7 @@ use tidewater_server_jobs::publications::Publications;
 use tidewater_server_jobs::upstream::Upstream;
 use tidewater_server_live::calls::DeclaredProcedures;
 use tidewater_server_live::{nats_client, wake};
-use tidewater_server_sync::images::{Opened, Opening, check_scripts};
+use tidewater_server_sync::images::{DownloadProbe, ProbedDownload, check_scripts};
 
 use self::acceptor::{Acceptor, SpokenAt};
 use self::certificate::Certificate;
@@ -39,12 +39,12 @@ use self::maintenance::{
     renew_regularly,
 };
 use self::parts::{LoadedParts, ServerParts};
-use self::prepared::Prepared;
+use self::prepared::PreparedServer;
 use self::probe::ServerProbe;
 use crate::connection::LINGER;
 use crate::http::Site;
 use crate::http::exchange::Exchanges;
-use crate::listener::Spoken;
+use crate::listener::SpokenProtocols;
 
 /// Connections over the limit that are told so at the same time; others wait in the listener's
 /// queue.
@@ -89,7 +89,7 @@ impl Server {
     /// # Errors
     /// What is wrong.
     pub fn check(config: &Config, environment: &Environment) -> Result<(), ServerError> {
-        Prepared::of(config, environment).map(drop)
+        PreparedServer::of(config, environment).map(drop)
     }
 
     /// Starts a server: checks the configuration and what is deployed, listens, and
@@ -103,7 +103,7 @@ impl Server {
         centre: Arc<dyn Centre>,
         environment: Environment,
     ) -> Result<RunningServer, ServerError> {
-        let Prepared {
+        let PreparedServer {
             addresses: places_to_listen,
             admin,
             certificate,
@@ -111,7 +111,7 @@ impl Server {
             providers,
             handlers,
             targets,
-        } = Prepared::of(&config, &environment)?;
+        } = PreparedServer::of(&config, &environment)?;
         let publications = Publications::load(centre.clone(), &config.publications).await;
         let publications = publications.map_err(|error| config.locate_error(error))?;
         let signer = Signer::load(centre.clone(), environment.clock.now_ms()).await?;
@@ -181,7 +181,7 @@ impl Server {
                     false => addresses.push(address),
                 }
             }
-            let speaks = |spoken: Spoken| SpokenAt {
+            let speaks = |spoken: SpokenProtocols| SpokenAt {
                 spoken,
                 router: match &site {
                     Some(site) if spoken.any_http() => Some(site.router(spoken)),
@@ -320,7 +320,7 @@ impl RunningServer {
         let Ok(published) = published else {
             return Ok(());
         };
-        let opening = Opening {
+        let opening = ProbedDownload {
             user: String::new(),
             claims: UserClaims::default(),
             given,
@@ -330,7 +330,9 @@ impl RunningServer {
         };
         let job = opening.job(self.parts.environment.clock.now_ms());
         let mut worker = centre.worker().await?;
-        Ok(worker.download_one(job, &mut Opened::default()).await?)
+        Ok(worker
+            .download_one(job, &mut DownloadProbe::default())
+            .await?)
     }
 
     /// Whether there can be images of a publication: by its scripts as they are deployed.
@@ -422,7 +424,7 @@ impl RunningServer {
     }
 
     /// Stops: it is not ready any more, and serves all who come for `server.drain_delay`; then no
-    /// new connections and syncs; running syncs may finish within `server.limits.shutdown` and are
+    /// new connections and syncs; running syncs may finish within `server.limits.shutdown_timeout` and are
     /// then told that the server shuts down.
     pub async fn shutdown(self) {
         let delay = self.drain_delay();

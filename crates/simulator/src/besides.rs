@@ -158,7 +158,7 @@ impl Besides {
         }
         if self.is_judged {
             let handler = format!(
-                "handler = {{ url = \"call:{JUDGED}\", timeout = \"4s\", pause = \"3s\" }}"
+                "handler = {{ url = \"call:{JUDGED}\", timeout = \"4s\", breaker_pause = \"3s\" }}"
             );
             config += &table("request", &handler);
         }

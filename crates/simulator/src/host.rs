@@ -19,7 +19,7 @@ use tokio::time::{Instant, sleep};
 use tidewater_centre::records::RetentionTimes;
 use tidewater_centre::{Centre, CentreError, MarkFrequency};
 use tidewater_centre_sqlite::{Jobs, SqliteEnvironment, connect_in};
-use tidewater_server::environment::{Blocking, Clock, Environment, Randomness};
+use tidewater_server::environment::{BlockingRunner, Clock, Environment, Randomness};
 use tidewater_server::{Config, RunningServer, Server};
 
 use crate::besides::Besides;
@@ -219,9 +219,9 @@ impl Host {
 
     /// The scenario as it is served here.
     fn scenario(&self, random: &mut Random) -> Result<Config, Failed> {
-        let limits = ["", "memory = 2000", "backlog = 1", "sync = \"10s\""];
+        let limits = ["", "memory = 2000", "backlog = 1", "sync_timeout = \"10s\""];
         let limits = random.pick(&limits).unwrap_or_default();
-        let limits = format!("{limits}\nshutdown = \"1s\"");
+        let limits = format!("{limits}\nshutdown_timeout = \"1s\"");
         let config = match self.is_live {
             true => defects::configured(scenario::live_config(&limits, self.besides)),
             false => scenario::config(&limits, self.besides),
@@ -406,7 +406,7 @@ impl Randomness for SeededRandomness {
 /// There is one thread only.
 struct Inline;
 
-impl Blocking for Inline {
+impl BlockingRunner for Inline {
     fn run(&self, job: Box<dyn FnOnce() + Send>) {
         job();
     }

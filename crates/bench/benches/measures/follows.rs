@@ -8,13 +8,6 @@ use std::time::{Duration, Instant};
 use tempfile::TempDir;
 use tokio::runtime::Runtime;
 
-use tidewater_centre::download::{
-    DownloadJob, DownloadOutcome, DownloadSink, DownloadStart, DownloadSubscription, MarkFrequency,
-};
-use tidewater_centre::records::UserClaims;
-use tidewater_centre::{
-    Centre, CentreError, PublicationSpec, RuleSpec, ScriptNotes, SyncContext, TableSpec,
-};
 use tidewater_centre_conformance::world::{everyone, partitioned, publication};
 use tidewater_client::Remote;
 use tidewater_protocol::RemoteId;
@@ -24,6 +17,12 @@ use tidewater_server::{Config, Environment, Server};
 
 use crate::measure::{Samples, Spread, at_most, line};
 use crate::processes::{self, PASSWORD, add_user};
+use tidewater_centre::download::{
+    DownloadJob, DownloadOutcome, DownloadSink, DownloadStart, DownloadSubscription, MarkFrequency,
+};
+use tidewater_centre::records::UserClaims;
+use tidewater_centre::script_notes::ScriptNotes;
+use tidewater_centre::{Centre, CentreError, PublicationSpec, RuleSpec, SyncContext, TableSpec};
 
 const PARENTS: i32 = 1_000;
 const CHILDREN: i32 = 100;

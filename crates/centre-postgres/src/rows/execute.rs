@@ -1,14 +1,14 @@
 //! Running a statement that writes uploaded rows, under the role that does it.
 
 use futures_util::future;
+use tokio_postgres::types::ToSql;
 use tokio_postgres::{Row, Statement};
 
 use super::refusal::{is_data_error, may_be_data_error, reason};
-use super::statements::as_parameters;
 use super::{Result, UploadRows};
 use crate::array::Array;
-use crate::connection::{centre_error, refused};
-use tidewater_centre::engine::upload::upload_writer::RefusalReason;
+use crate::driver_error::{centre_error, refused};
+use tidewater_centre::engine::upload::refusal_reason::RefusalReason;
 
 /// The outcome of a statement in a savepoint.
 pub(super) enum StatementOutcome {
@@ -83,4 +83,9 @@ impl UploadRows<'_> {
             .run(client, client.query(statement, &parameters));
         result.await.is_ok()
     }
+}
+
+pub(super) fn as_parameters(arrays: &[Array]) -> Vec<&(dyn ToSql + Sync)> {
+    let arrays = arrays.iter();
+    arrays.map(|it| it as &(dyn ToSql + Sync)).collect()
 }

@@ -3,7 +3,7 @@
 use tidewater_protocol::Datum;
 
 use super::sql::Incoming;
-use crate::publication::PgColumn;
+use crate::column::PgColumn;
 use crate::values::{ValueKind, decimal_is_exact, shortest};
 
 /// Why a value cannot go into its column, without asking the database.

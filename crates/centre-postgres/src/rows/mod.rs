@@ -26,22 +26,23 @@ use self::fitness::{is_exact, unfit_value};
 use self::refusal::may_be_data_error;
 use self::sql::Incoming;
 use super::acting::{AssumedRole, RoleQuery};
-use super::connection::{PostgresConnection, centre_error, refused};
-use super::download::WHO;
+use super::connection::PostgresConnection;
 use super::publication::{Publication, PublishedTable};
 use super::scope::ScopeQueries;
 use super::system_statement::run_all;
 use super::waits::HURRIED_MS;
 use super::{FINGERPRINTS, PostgresShared, fill_random};
+use crate::caller::WHO;
+use crate::driver_error::{centre_error, refused};
 use tidewater_centre::engine::connection::SystemStatement;
 use tidewater_centre::engine::scope::ScopePurpose;
-use tidewater_centre::engine::scripts;
-use tidewater_centre::engine::upload;
 use tidewater_centre::engine::upload::incoming_rows::RowRef;
+use tidewater_centre::engine::upload::target_table::{OnDelete, TargetTable};
 use tidewater_centre::engine::upload::upload_writer::{
-    BatchOutcome, ClaimedSequence, CyclePart, MayWrite, MetRow, OnDelete, ParentReference,
-    RowBatch, RowImage, RowSet, ScriptOutcome, TargetTable, UploadWriter,
+    BatchOutcome, ClaimedSequence, CyclePart, MayWrite, MetRow, ParentReference, RowBatch,
+    RowImage, RowSet, ScriptOutcome, UploadWriter,
 };
+use tidewater_centre::engine::{scripts, upload};
 use tidewater_centre::error::CentreError;
 use tidewater_centre::scope::{Partitions, Scope};
 use tidewater_centre::trying::ChangedTable;

@@ -1,15 +1,17 @@
 //! Which rows refer to something that is not there, by one query for many: PostgreSQL tells of one
 //! row only, in the language of the server.
 
+use tidewater_protocol::Datum;
+
 use super::sql::Incoming;
-use super::statements::{as_parameters, batch_size, ordinal};
+use super::statements::{batch_size, ordinal};
 use super::{Result, UploadRows};
 use crate::array::Array;
 use crate::publication::PublishedTable;
+use crate::rows::execute::as_parameters;
 use tidewater_centre::engine::upload::incoming_rows::RowRef;
 use tidewater_centre::engine::upload::orphans::is_own_parent;
 use tidewater_centre::engine::upload::upload_writer::ParentReference;
-use tidewater_protocol::Datum;
 
 impl UploadRows<'_> {
     /// See [`Rows::without_parent`](tidewater_centre::engine::upload::rows::Rows::without_parent).

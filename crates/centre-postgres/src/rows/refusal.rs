@@ -4,8 +4,8 @@ use tokio_postgres::error::DbError;
 
 use tidewater_protocol::Code;
 
-use crate::connection::is_stale_plan;
-use tidewater_centre::engine::upload::upload_writer::RefusalReason;
+use crate::driver_error::is_stale_plan;
+use tidewater_centre::engine::upload::refusal_reason::RefusalReason;
 
 /// Whether an error is about the rows of a statement. All others are about the
 /// database or us, and end the attempt.

@@ -12,15 +12,16 @@ use super::refusal::{may_be_data_error, reason};
 use super::{Result, UploadRows};
 use crate::array::Array;
 use crate::calls::{EncodedArgument, of_script};
-use crate::connection::{centre_error, refused};
 use crate::decoder::RowDecoder;
+use crate::driver_error::{centre_error, refused};
 use crate::publication::PublishedTable;
 use crate::quote::ident;
 use crate::script_times;
 use crate::system_statement::all_at_once;
 use crate::values::ValueKind;
 use tidewater_centre::engine::scripts::{self, SCRIPT_TIMEOUT, SetColumn};
-use tidewater_centre::engine::upload::upload_writer::{RefusalReason, RowSet, ScriptOutcome};
+use tidewater_centre::engine::upload::refusal_reason::RefusalReason;
+use tidewater_centre::engine::upload::upload_writer::{RowSet, ScriptOutcome};
 
 const RUNNING: &str = "running a script";
 

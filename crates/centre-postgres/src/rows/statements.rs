@@ -5,7 +5,6 @@
 
 use std::collections::{BTreeSet, HashSet};
 
-use tokio_postgres::types::ToSql;
 use tokio_postgres::{Row as ResultRow, Statement};
 
 use tidewater_protocol::{Code, ColumnType, Datum, Op, UnpackedRow, pack};
@@ -15,12 +14,14 @@ use super::fitness::{obstacle, unfit};
 use super::sql::{self, Incoming};
 use super::{Result, UploadRows};
 use crate::array::Array;
-use crate::connection::refused;
 use crate::decoder::{RowDecoder, recycle};
+use crate::driver_error::refused;
 use crate::publication::PublishedTable;
+use crate::rows::execute::as_parameters;
 use tidewater_centre::engine::upload::incoming_rows::RowRef;
+use tidewater_centre::engine::upload::refusal_reason::{FailedRow, RefusalReason};
 use tidewater_centre::engine::upload::upload_writer::{
-    BatchOutcome, CentralRow, FailedRow, MetRow, RefusalReason, RowBatch, RowImage,
+    BatchOutcome, CentralRow, MetRow, RowBatch, RowImage,
 };
 use tidewater_centre::error::CentreError;
 
@@ -507,11 +508,6 @@ fn is_possible_key(table: &PublishedTable, key: &[Datum<'_>]) -> bool {
 /// Ordinals count from 1.
 pub(super) fn ordinal(row: &ResultRow, column: usize) -> usize {
     row.get::<_, i64>(column) as usize - 1
-}
-
-pub(super) fn as_parameters(arrays: &[Array]) -> Vec<&(dyn ToSql + Sync)> {
-    let arrays = arrays.iter();
-    arrays.map(|it| it as &(dyn ToSql + Sync)).collect()
 }
 
 /// The array parameters of a statement, column by column.

@@ -5,9 +5,10 @@
 use tidewater_protocol::Op;
 
 use super::sql::{self, Incoming};
-use super::statements::{as_parameters, ordinal};
+use super::statements::ordinal;
 use super::{Result, UploadRows};
 use crate::array::Array;
+use crate::rows::execute::as_parameters;
 use tidewater_centre::engine::upload::incoming_rows::RowRef;
 
 /// Fewer rows are halved.

@@ -6,6 +6,7 @@
 )]
 
 use std::collections::HashMap;
+
 use std::fmt::{Debug, Write};
 use std::time::Instant;
 
@@ -21,7 +22,8 @@ use crate::row::savepoint;
 use crate::row_error::classify;
 use crate::{download, failure, quote};
 use tidewater_centre::engine::scripts::{SCRIPT_TIMEOUT, ScriptStatement, SetColumn};
-use tidewater_centre::engine::upload::upload_writer::{RefusalReason, RowSet, ScriptOutcome};
+use tidewater_centre::engine::upload::refusal_reason::RefusalReason;
+use tidewater_centre::engine::upload::upload_writer::{RowSet, ScriptOutcome};
 use tidewater_centre::error::CentreError;
 
 type Result<T> = std::result::Result<T, CentreError>;

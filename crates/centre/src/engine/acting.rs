@@ -4,8 +4,9 @@
 //! who holds what. The application's tables are read and written by the role that is found here, so
 //! that row security, rights and audit triggers of the centre hold for the remote.
 
-use super::database::{ChangeTracking, RoleSource};
-use super::scope::{ScopeQuery, wrong};
+use crate::engine::change_tracking::{ChangeTracking, RoleSource};
+use crate::engine::role_assumption::RoleAssumption;
+use crate::engine::scope_query::{ScopeQuery, wrong};
 use crate::engine::script::{Script, ScriptParameter};
 use crate::error::CentreError;
 use crate::publication::{ActAs, PublicationSpec};
@@ -25,15 +26,6 @@ pub struct DatabaseRole {
     pub is_assumable: bool,
     /// What its operator has to run so that it may.
     pub grant: String,
-}
-
-/// Under which role remotes act.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct RoleAssumption {
-    /// The query that yields it.
-    pub query: ScopeQuery,
-    /// The one that it is for everybody, if so.
-    pub fixed: Option<String>,
 }
 
 /// What is wrong with a role, and what to do about it.

@@ -65,7 +65,7 @@ pub struct CheckInfo {
 
 /// What numbers the rows of a table in the centre.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Numbering {
+pub enum RowNumbering {
     /// A sequence that can be moved on; what it is, for people.
     Sequence(&'static str),
     /// The highest number there is: what is handed out is not kept clear of it.
@@ -98,7 +98,7 @@ pub struct ColumnInfo {
     /// Whether blanks at the end mean nothing.
     pub is_padded: bool,
     /// What gives numbers to rows that are inserted without.
-    pub numbering: Option<Numbering>,
+    pub numbering: Option<RowNumbering>,
 }
 
 /// A foreign key.

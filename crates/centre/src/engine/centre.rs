@@ -14,19 +14,20 @@ use super::{
     deploy, events, explain, follow, numbers, once, preview, procedure, prune, recorded, records,
     refusals, scripts, session, state,
 };
-use crate::centre::{Centre, CentreResult, Worker};
+use crate::centre::{Centre, Worker};
+use crate::deploy_report::DeployReport;
 use crate::download::{Downloaded, RunningDownloads};
+use crate::engine::callable_procedure::CallableProcedure;
 use crate::engine::evolution::DeploymentMode;
 use crate::engine::scripts::ScriptConnection;
-use crate::error::CentreError;
+use crate::error::{CentreError, CentreResult};
 use crate::events::{AppendOutcome, NewEvents, SpaceRetention, StoredEvent};
 use crate::explain::{ExplainQuestion, Explanation};
 use crate::follow::{FollowPosition, FollowedCommits, HoldingRequest, RemoteHolding};
 use crate::preview::{Preview, PreviewRequest};
-use crate::procedure::{
-    CallInterrupt, CallOutcome, CallableProcedure, OnceKeyState, ProcedureCall, ProcedureSpec,
-};
-use crate::publication::{DeployReport, DeployedPublications, ListedTable, PublicationSpec};
+use crate::procedure::{CallInterrupt, CallOutcome, OnceKeyState, ProcedureCall};
+use crate::procedure_spec::ProcedureSpec;
+use crate::publication::{DeployedPublications, ListedTable, PublicationSpec};
 use crate::records::{
     CentrePulse, CentreStatus, ConflictFilter, ConflictRecord, NumbersRequest, ProvenIdentity,
     PruneReport, RefusedFilter, RefusedRecord, RemoteRecord, RetentionTimes, SessionRequest,

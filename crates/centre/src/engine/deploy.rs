@@ -7,170 +7,29 @@
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
-use tidewater_protocol::{Code, Table};
+use tidewater_protocol::Table;
 
 use super::catalog::{CatalogReader, listed};
 use super::compile::{follows, tables_differ};
-use super::connection::{DatabaseConnection, SystemStatement, system_sql};
-use super::database::{ChangeLog, ChangeTracking, RightsPurpose, RoleRights};
-use super::publication::{Publication, ServedTable, compile_all};
+use super::connection::{DatabaseConnection, system_sql};
+use super::publication::{Publication, ServedTable};
 use super::recorded::{DeploymentRecord, Random, past_schemas};
-use super::scope::ScopeQuery;
 use super::state::check;
+use crate::deploy_report::{DeployReport, DeployStep};
+use crate::engine::change_log::ChangeLog;
+use crate::engine::change_tracking::{ChangeTracking, RightsPurpose, RoleRights};
+use crate::engine::deployment_step::{DeploymentStep, ExistingChangeLogs, StepLock};
 use crate::engine::evolution::{DeploymentMode, PastSchemas};
+use crate::engine::publication_compiler::compile_all;
+use crate::engine::scope_query::ScopeQuery;
+use crate::engine::served_publications::ServedPublications;
 use crate::error::CentreError;
 use crate::publication::{
-    self, DeployReport, DeployStep, DeployedPublications, PublicationSpec, ReplayPolicy,
-    ScriptSpec, TableSpec, circle_warnings, self_service_warnings,
+    self, PublicationSpec, ScriptSpec, TableSpec, circle_warnings, self_service_warnings,
 };
 use crate::records::KeylessRows;
 
 type Result<T> = std::result::Result<T, CentreError>;
-
-/// Something to do: SQL of the database's own, and then statements on the server's own tables.
-#[derive(Debug)]
-pub struct DeploymentStep {
-    told: DeployStep,
-    sql: String,
-    statements: Vec<SystemStatement>,
-    /// Whether nothing can be served before it is done.
-    is_needed: bool,
-}
-
-impl DeploymentStep {
-    /// A step that runs SQL of the database. `lock` is the table that has to be locked, if any.
-    pub fn sql(description: String, lock: String, sql: String) -> DeploymentStep {
-        DeploymentStep {
-            told: DeployStep { description, lock },
-            sql,
-            statements: Vec::new(),
-            is_needed: true,
-        }
-    }
-
-    /// A step that writes the server's own tables.
-    pub fn record(description: String, statements: Vec<SystemStatement>) -> DeploymentStep {
-        DeploymentStep {
-            statements,
-            ..DeploymentStep::sql(description, String::new(), String::new())
-        }
-    }
-
-    /// The same, if a server can do without.
-    pub fn unneeded(self) -> DeploymentStep {
-        DeploymentStep {
-            is_needed: false,
-            ..self
-        }
-    }
-}
-
-/// What a step on a table needs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum StepLock {
-    /// That nobody writes.
-    Writers,
-    /// That nobody reads or writes.
-    Everybody,
-}
-
-/// The tables that partition queries read.
-#[derive(Debug, Default)]
-pub struct ScopeSources {
-    /// What has to be done so that writes to them are noted.
-    pub steps: Vec<DeploymentStep>,
-    /// Those of which that cannot be.
-    pub warnings: Vec<String>,
-}
-
-/// What there is of change logs.
-#[derive(Debug, Default)]
-pub struct ExistingChangeLogs {
-    /// The change logs that there are.
-    pub logs: Vec<FoundLog>,
-    /// The number of the next one: none that was used before.
-    pub next: i64,
-    /// What else has to be done in the database.
-    pub mends: Vec<DeploymentStep>,
-}
-
-/// A change log that there is, or of which something is left.
-#[derive(Debug)]
-pub struct FoundLog {
-    /// Its number.
-    pub id: i64,
-    /// Its table, for people.
-    pub table: String,
-    /// See [`ChangeLog::identity`].
-    pub identity: String,
-    /// Whether it is all there, as it has to be.
-    pub is_whole: bool,
-    /// The SQL that removes it.
-    pub removal: String,
-}
-
-/// Publications as they are served.
-#[derive(Debug)]
-pub struct ServedPublications<T> {
-    /// The publications.
-    pub publications: Vec<Arc<Publication<T>>>,
-    /// See [`DeployedPublications::number`].
-    pub number: i64,
-    /// See [`DeployedPublications::version`].
-    pub version: String,
-}
-
-impl<T> Default for ServedPublications<T> {
-    fn default() -> ServedPublications<T> {
-        ServedPublications {
-            publications: Vec::new(),
-            number: 0,
-            version: String::new(),
-        }
-    }
-}
-
-impl<T> ServedPublications<T> {
-    /// All tables of all publications.
-    pub fn tables(&self) -> impl Iterator<Item = &T> {
-        self.publications.iter().flat_map(|it| &it.tables)
-    }
-
-    /// What a server serves of it.
-    pub fn deployed(&self) -> DeployedPublications {
-        let publications = self.publications.iter();
-        DeployedPublications {
-            number: self.number,
-            version: self.version.clone(),
-            schemas: publications
-                .clone()
-                .map(|it| it.announced.clone())
-                .collect(),
-            scripts: publications.map(|it| it.scripts.clone()).collect(),
-            no_replay: self
-                .publications
-                .iter()
-                .filter(|it| it.replay == ReplayPolicy::No)
-                .map(|it| it.schema.name.clone())
-                .collect(),
-        }
-    }
-
-    /// Whether any publication has scripts.
-    pub fn has_scripts(&self) -> bool {
-        self.publications.iter().any(|it| !it.scripts.is_empty())
-    }
-
-    /// A publication by its name.
-    pub fn publication(&self, name: &str) -> Result<&Arc<Publication<T>>> {
-        let mut publications = self.publications.iter();
-        let found = publications.find(|publication| publication.schema.name == name);
-        found.ok_or_else(|| CentreError::Peer {
-            message: format!("a request for the publication {name:?}, which is not served"),
-            code: Code::UnknownPublication,
-        })
-    }
-}
 
 /// What has to be done for some publications.
 struct DeploymentPlan<T: ChangeTracking> {

@@ -14,32 +14,27 @@ mod resuming;
 mod shared_readings;
 mod table;
 
-use std::sync::Arc;
-
 use prost::Message;
 
-use tidewater_protocol::{Datum, PublicationSchema, RowShape, Value};
+use tidewater_protocol::{Datum, Value};
 
 use self::output::SentCounts;
 use self::plan::SubscriptionPlan;
 use self::reading::SubscriptionReading;
 use self::shared_readings::SharedReadings;
 use super::connection::{StatementResult, SystemStatement};
-use super::evolution::PastSchemas;
-use super::publication::RowRule;
 use super::scope::{RuleDifference, ScopeChange, ScopeDifferences, SerialValidity, keep};
-use super::scripts::{ScriptEnvironment, ScriptStatement, Versions, chosen};
-use super::watermark::{TableCursor, Watermark};
-use crate::centre::CentreResult;
+use super::scripts::{ScriptEnvironment, ScriptStatement, chosen};
 use crate::context::SyncContext;
 use crate::download::{
     DownloadJob, DownloadOutcome, DownloadSink, DownloadStart, DownloadSubscription, Downloaded,
     RunningDownloads, ToldSettled,
 };
+use crate::engine::publication::PublishedSchema;
 use crate::engine::refusals;
-use crate::error::CentreError;
-use crate::publication::HandledSpec;
+use crate::error::{CentreError, CentreResult};
 use crate::scope::{Checkpoint, RuleScope, Scope};
+use crate::watermark::{TableCursor, Watermark};
 
 type Result<T> = std::result::Result<T, CentreError>;
 
@@ -57,25 +52,6 @@ pub struct TablePlace {
     pub subscription: usize,
     /// Index of the table in its publication.
     pub table: usize,
-}
-
-/// A publication as it is served: its schema, and how the rows of its tables are packed.
-#[derive(Clone, Debug)]
-pub struct PublishedSchema {
-    /// As the database has it.
-    pub schema: Arc<PublicationSchema>,
-    /// As remotes are told of it.
-    pub announced: Arc<PublicationSchema>,
-    /// How rows are packed, in the order of the tables.
-    pub shapes: Arc<[RowShape]>,
-    /// The tables' rules.
-    pub rules: Arc<[RowRule]>,
-    /// What it was before; some remotes still have that.
-    pub past: Arc<PastSchemas>,
-    /// The scripts, by version.
-    pub scripts: Versions,
-    /// What handlers have to say of the tables.
-    pub handled: Arc<[HandledSpec]>,
 }
 
 /// Rows of a table by one of its rules. More may be read: what is in scope is decided by the rows.

@@ -11,8 +11,8 @@ use std::collections::HashMap;
 
 use tidewater_protocol::{Column, ColumnType, PublicationSchema, RemoteId, Table};
 
+use crate::deploy_report::{HeldUpRemote, RemoteEffect};
 use crate::error::CentreError;
-use crate::publication::{HeldUpRemote, RemoteEffect};
 
 /// How a deployment is meant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

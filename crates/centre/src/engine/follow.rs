@@ -4,15 +4,15 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 use super::connection::{DatabaseConnection, SystemStatement, each, system_row};
-use super::deploy::ServedPublications;
 use super::inspect::DatabaseInspection;
 use super::publication::{RowRule, ServedTable};
 use super::scope::ScopePurpose;
-use super::watermark::Watermark;
 use crate::context::SyncContext;
+use crate::engine::served_publications::ServedPublications;
 use crate::error::CentreError;
 use crate::follow::{FollowPosition, FollowedCommits, HoldingRequest, Interest, RemoteHolding};
 use crate::scope::{Checkpoint, Digest, HeldPartitions, PartitionList, Partitions, Scope};
+use crate::watermark::Watermark;
 
 type Result<T> = std::result::Result<T, CentreError>;
 

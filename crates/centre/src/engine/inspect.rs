@@ -2,10 +2,10 @@
 
 use tidewater_protocol::{Datum, Value};
 
-use super::database::ChangeTracking;
 use super::publication::Publication;
 use super::scope::ScopePurpose;
 use crate::context::SyncContext;
+use crate::engine::change_tracking::ChangeTracking;
 use crate::error::CentreError;
 use crate::scope::{RuleScope, Scope};
 

@@ -1,17 +1,21 @@
 //! What is the same whatever database is below: every rule of the sync.
 //!
-//! An adapter implements [`connection::DatabaseConnection`], [`database::ChangeTracking`] and
+//! An adapter implements [`connection::DatabaseConnection`], [`crate::engine::change_tracking::ChangeTracking`] and
 //! [`database::Database`] for its database; [`centre`] makes the [`crate::Centre`] and the
 //! [`crate::Worker`]s of that.
 
 pub mod acting;
+pub mod callable_procedure;
 pub mod catalog;
 pub mod centre;
+pub mod change_log;
+pub mod change_tracking;
 pub mod comparing;
 pub mod compile;
 pub mod connection;
 pub mod database;
 pub mod deploy;
+pub mod deployment_step;
 pub mod download;
 mod events;
 pub mod evolution;
@@ -20,19 +24,24 @@ mod explain;
 pub mod follow;
 pub mod inspect;
 pub mod marks;
+pub mod membership;
 mod numbers;
 mod once;
 mod preview;
 pub mod procedure;
 mod prune;
 pub mod publication;
+pub mod publication_compiler;
 pub mod recorded;
 pub mod records;
 pub(crate) mod refusals;
 pub mod resolve;
+pub mod role_assumption;
 pub mod scope;
+pub mod scope_query;
 pub mod script;
 pub mod scripts;
+pub mod served_publications;
 mod session;
 pub mod state;
 pub mod thread;

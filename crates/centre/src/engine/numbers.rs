@@ -7,8 +7,8 @@
 use tidewater_protocol::message::NumberBlock;
 
 use super::connection::{DatabaseConnection, StatementResult, SystemStatement, system_sql};
-use super::database::{ChangeTracking, NumberBlockRequest};
-use super::deploy::ServedPublications;
+use crate::engine::change_tracking::{ChangeTracking, NumberBlockRequest};
+use crate::engine::served_publications::ServedPublications;
 use crate::error::CentreError;
 use crate::records::{BlockRecord, NumbersRequest, NumbersStatus};
 

@@ -10,18 +10,19 @@ use super::connection::DatabaseConnection;
 use super::deploy::deployed;
 use super::explain::{subscribed, typed, unknown_parameters};
 use super::inspect::{ConfigurationSide, DatabaseInspection, RowsDiffer};
-use super::publication::{Publication, compile_all};
+use super::publication::Publication;
 use super::records;
 use super::scope::ScopePurpose;
 use super::scripts::{chosen, version};
 use super::upload::row_json;
 use crate::context::SyncContext;
+use crate::engine::publication_compiler::compile_all;
 use crate::error::CentreError;
 use crate::preview::{Preview, PreviewRequest, PreviewedRemote, PreviewedTable, SchemaChange};
 use crate::publication::PublicationSpec;
 use crate::records::{RemoteRecord, UserClaims};
 use crate::scope::{Digest, PartitionList, RuleScope, Scope};
-use crate::scripting::ScriptNotes;
+use crate::script_notes::ScriptNotes;
 
 type Result<T> = std::result::Result<T, CentreError>;
 

@@ -5,17 +5,20 @@
 //! A call with a key notes the key first in its own transaction, and what came of it last: so it has
 //! taken effect if and only if that is known.
 
-use super::connection::{DatabaseConnection, Durability};
-use super::database::ChangeTracking;
-use super::once::{self, KeyUse};
-use super::scope::wrong;
-use super::script::{Script, ScriptParameter, ScriptPurpose, SqlDialect, first_word, statements};
-use crate::error::CentreError;
-use crate::nearest::nearest;
-use crate::procedure::{ArgumentSpec, CallOutcome, ProcedureCall, ProcedureSpec, Returns};
 use std::sync::Arc;
 
 use tidewater_protocol::{ColumnType, Value};
+
+use super::connection::{DatabaseConnection, Durability};
+use super::once::{self, KeyUse};
+use super::script::{Script, ScriptParameter, ScriptPurpose, SqlDialect, first_word, statements};
+use crate::engine::callable_procedure::{CallableProcedure, StatementCheck};
+use crate::engine::change_tracking::ChangeTracking;
+use crate::engine::scope_query::wrong;
+use crate::error::CentreError;
+use crate::nearest::nearest;
+use crate::procedure::{CallOutcome, ProcedureCall, Returns};
+use crate::procedure_spec::{ArgumentSpec, ProcedureSpec};
 
 type Result<T> = std::result::Result<T, CentreError>;
 
@@ -27,80 +30,6 @@ const BEGINNINGS: [&str; 12] = [
     "SELECT", "WITH", "VALUES", "TABLE", "INSERT", "UPDATE", "DELETE", "REPLACE", "MERGE", "CALL",
     "TRUNCATE", "NOTIFY",
 ];
-
-/// A procedure that can be called.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct CallableProcedure {
-    name: String,
-    arguments: Vec<ArgumentSpec>,
-    returns: Returns,
-    read_only: bool,
-    statements: Vec<Script>,
-    allow: Option<Script>,
-}
-
-/// What an adapter finds out about a statement.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct StatementCheck {
-    /// The names of the columns that it yields.
-    pub columns: Vec<String>,
-    /// Whether it changes something, if that is known.
-    pub writes: Option<bool>,
-}
-
-impl CallableProcedure {
-    /// Its name.
-    pub fn name(&self) -> &str {
-        &self.name
-    }
-
-    /// What a call has to say.
-    pub fn arguments(&self) -> &[ArgumentSpec] {
-        &self.arguments
-    }
-
-    /// What it answers with.
-    pub fn returns(&self) -> Returns {
-        self.returns
-    }
-
-    /// Whether it changes nothing.
-    pub fn is_read_only(&self) -> bool {
-        self.read_only
-    }
-
-    /// Whether a program provides it: calls only tell whether they are allowed.
-    pub fn is_provided(&self) -> bool {
-        self.statements.is_empty()
-    }
-
-    /// What the database runs, one after the other; the last one answers. None if a program
-    /// provides the procedure.
-    pub fn statements(&self) -> &[Script] {
-        &self.statements
-    }
-
-    /// The query that yields a row if the call is allowed.
-    pub fn allow(&self) -> Option<&Script> {
-        self.allow.as_ref()
-    }
-
-    /// Whether it names what is known of the caller, so that a call of it has to bring that.
-    pub fn names_claims(&self) -> bool {
-        let scripts = self.statements.iter().chain(&self.allow);
-        let mut parameters = scripts.flat_map(|it| &it.parameters);
-        parameters.any(|it| matches!(it, ScriptParameter::Claim(_)))
-    }
-
-    /// The type of a script's parameter.
-    pub fn type_of(&self, parameter: &ScriptParameter) -> ColumnType {
-        let ScriptParameter::Argument(name) = parameter else {
-            return ColumnType::Text;
-        };
-        let argument = self.arguments.iter().find(|it| it.name == *name);
-        argument.map_or(ColumnType::Text, |it| it.column_type)
-    }
-}
 
 impl ProcedureCall {
     /// The values of a script's parameters, with their types.

@@ -2,8 +2,8 @@
 //! does not get done now, the next call does.
 
 use super::connection::{DatabaseConnection, system_sql};
-use super::database::ChangeTracking;
 use super::state::check;
+use crate::engine::change_tracking::ChangeTracking;
 use crate::error::CentreError;
 use crate::records::{GIVEN_BACK_KEPT_MS, PruneReport, RetentionTimes};
 

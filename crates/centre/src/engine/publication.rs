@@ -1,30 +1,18 @@
 //! Publications as they are served: compiled, and with the numbers of what is deployed for them.
 
-use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::Arc;
 
-use tidewater_protocol::{ColumnType, PublicationSchema, RowShape, Table};
+use tidewater_protocol::{ColumnType, PublicationSchema, RowShape};
 
-use super::acting::{self, RoleAssumption};
-use super::catalog::{CatalogReader, TableInfo, named};
-use super::compile::{CompiledRule, CompiledTable, WhichRule, compile};
-use super::database::{ChangeLog, ChangeTracking};
-use super::download::PublishedSchema;
 use super::evolution::PastSchemas;
 use super::resolve::Resolver;
-use super::scope::{Permit, ScopeQuery, wrong};
-use super::scripts::{self, Versions};
+use super::scripts::Versions;
 use super::window::Window;
-use crate::engine::script::{Script, ScriptParameter, SqlDialect};
-use crate::error::CentreError;
-use crate::nearest::nearest;
-use crate::publication::{
-    HandledSpec, OnReject, ParameterSpec, PublicationSpec, ReplayPolicy, RuleBy, TableSpec,
-    UploadOrder, WindowLength,
-};
-
-type Result<T> = std::result::Result<T, CentreError>;
+use crate::engine::change_log::ChangeLog;
+use crate::engine::role_assumption::RoleAssumption;
+use crate::engine::scope_query::{Permit, ScopeQuery};
+use crate::publication::{HandledSpec, OnReject, ReplayPolicy, UploadOrder};
 
 /// A publication, ready to be served. `T` is what the adapter has to know of a table.
 #[derive(Debug)]
@@ -159,350 +147,21 @@ pub trait ServedTable: Send + Sync + 'static {
     fn set_log(&mut self, rule: usize, id: i64);
 }
 
-/// Compiles publications, and has the database read their queries.
-///
-/// # Errors
-/// [`CentreError::Configuration`], with the place.
-pub async fn compile_all<T: ChangeTracking>(
-    connection: &mut T::Connection,
-    specs: &[PublicationSpec],
-    catalog: &T::Catalog,
-) -> Result<Vec<Publication<T::Table>>> {
-    let mut publications = Vec::with_capacity(specs.len());
-    for spec in specs {
-        publications.push(compile_one::<T>(connection, spec, catalog).await?);
-    }
-    Ok(publications)
-}
-
-/// Compiles one publication.
-pub async fn compile_one<T: ChangeTracking>(
-    connection: &mut T::Connection,
-    spec: &PublicationSpec,
-    catalog: &T::Catalog,
-) -> Result<Publication<T::Table>> {
-    let infos = catalog.tables();
-    let (schema, published) = compile(spec, infos)?;
-    let shapes: Arc<[RowShape]> = schema.tables.iter().map(Table::shape).collect();
-    let (mut rules, mut tables, mut warnings) = (Vec::new(), Vec::new(), Vec::new());
-    let (mut writes, mut resolvers, mut ranks) = (Vec::new(), Vec::new(), Vec::new());
-    let handled = published.iter().map(|it| it.handled).collect();
-    let followed = followed(spec, infos);
-    let followed = published.iter().map(|it| followed.contains(&it.table));
-    let followed = followed.collect();
-    let mut row_types = Vec::new();
-    for (index, (published, table)) in published.iter().zip(&schema.tables).enumerate() {
-        let served = T::table(published, table, catalog);
-        let mut types = shapes[index].columns.clone();
-        types.extend(
-            published
-                .extras(infos)
-                .iter()
-                .map(|extra| extra.column_type),
-        );
-        let held = published.rules.iter().enumerate();
-        let held = held.map(|(local, rule)| (WhichRule::Held(local), rule));
-        let written = published.writes.rule.iter();
-        let written = written.map(|rule| (WhichRule::Written, rule));
-        let mut rule_of_writes = None;
-        for (which, compiled) in held.chain(written) {
-            let mut rule =
-                RowRule::from_compiled::<T>(published, (which, compiled), infos, &served)?;
-            rule.table = index;
-            if let Some(query) = &rule.query {
-                let named = values_query(&published.place);
-                let checked = (&*named, query, which);
-                T::check_query(connection, checked, published, infos, &served).await?;
-            }
-            match which {
-                WhichRule::Held(_) => rules.push(rule),
-                WhichRule::Written => rule_of_writes = Some(rule),
-            }
-        }
-        let read_only = published.positions(&published.writes.read_only);
-        let completed = [&published.writes.read_only, &published.filled];
-        writes.push(Writes {
-            rule: rule_of_writes,
-            are_completed: completed.iter().any(|it| !it.is_empty()),
-            read_only: read_only.unwrap_or_default(),
-            hand_over: published.writes.hand_over,
-        });
-        resolvers.push(published.resolver.clone());
-        ranks.push(rank_query::<T>(connection, &published.place, published.spec).await?);
-        row_types.push(types);
-        warnings.extend(published.warnings(infos, table));
-        tables.push(served);
-    }
-    let (scripts, told) = scripts::compile::<T>(connection, spec, &schema, &tables).await?;
-    warnings.extend(told);
-    let written = writes.iter().filter_map(|it| it.rule.as_ref());
-    let queries = rules
-        .iter()
-        .chain(written)
-        .filter_map(|it| it.query.as_ref());
-    let of_queries = queries.flat_map(|it| &it.parameters);
-    let of_queries = of_queries.filter_map(ScriptParameter::of_remote);
-    let of_scripts = scripts.values().flat_map(|it| scripts::named(it));
-    let named: BTreeSet<&str> = of_queries.chain(of_scripts).collect();
-    let permits = permits::<T>(connection, spec, &named).await?;
-    let act_as = acting::compile::<T>(connection, spec, &tables).await?;
-    let act_as = act_as.map(|(assumed, told)| {
-        warnings.extend(told);
-        assumed
-    });
-    let schema = Arc::new(schema);
-    Ok(Publication {
-        scripts,
-        permits,
-        act_as,
-        on_reject: spec.on_reject,
-        replay: spec.replay,
-        upload_order: spec.upload_order,
-        announced: schema.clone(),
-        schema,
-        past: Arc::default(),
-        shapes,
-        rules: rules.into(),
-        writes,
-        resolvers,
-        ranks,
-        followed,
-        handled,
-        row_types: row_types.into(),
-        tables,
-        warnings,
-    })
-}
-
-/// The tables that others of a publication follow, as indexes into the catalog.
-fn followed(spec: &PublicationSpec, infos: &[TableInfo]) -> BTreeSet<usize> {
-    let rules = spec.tables.iter().flat_map(|table| &table.partition);
-    let followed = rules.filter_map(|rule| match &rule.by {
-        RuleBy::Follows { table, .. } => Some(named(infos, table)),
-        _ => None,
-    });
-    followed.flatten().collect()
-}
-
-/// What the query for a table's partitions is called.
-fn values_query(place: &str) -> String {
-    format!("{place}: the values query")
-}
-
-/// What the parameters of remotes may be that queries or scripts name.
-async fn permits<T: ChangeTracking>(
-    connection: &mut T::Connection,
-    spec: &PublicationSpec,
-    named: &BTreeSet<&str>,
-) -> Result<Vec<Permit>> {
-    let mut permits = Vec::new();
-    for parameter in &spec.parameters {
-        let place = format!(
-            "publication {:?}, parameter {:?}",
-            spec.name, parameter.name
-        );
-        if !named.contains(parameter.name.as_str()) {
-            let near = nearest(&parameter.name, named.iter().copied());
-            return Err(CentreError::Configuration {
-                message: format!(
-                    "{place}: neither a values query of the publication nor a script names it"
-                ),
-                hint: match near {
-                    Some(near) => format!("did you mean {near:?}?"),
-                    None => format!("write {{u.{}}} in a values query", parameter.name),
-                },
-            });
-        }
-        if let Some(permit) = Permit::from_spec::<T>(parameter, &place)? {
-            let query = allowed_query(&place);
-            T::check_allowed(connection, &query, &permit.query).await?;
-            permits.push(permit);
-        }
-    }
-    Ok(permits)
-}
-
-/// The query for the rank of a user in a table, checked; `None` where conflicts do not go by it.
-async fn rank_query<T: ChangeTracking>(
-    connection: &mut T::Connection,
-    place: &str,
-    table: &TableSpec,
-) -> Result<Option<ScopeQuery>> {
-    let Some(rank) = &table.conflict.rank else {
-        return Ok(None);
-    };
-    let named = format!("{place}: conflict.rank");
-    let claim = rank.trim();
-    let is_claim = claim.starts_with("{s.claims.") && claim.find('}') == Some(claim.len() - 1);
-    let rank = match is_claim {
-        true => format!("SELECT {claim}"),
-        false => rank.clone(),
-    };
-    let script = Script::parse(&rank, T::DIALECT, T::parameter);
-    let script =
-        script.map_err(|error| wrong(&named, &format!("is wrong: {error}"), error.hint()))?;
-    let inner = script.sql.trim().trim_end_matches(';').to_owned();
-    let (from, highest) = match T::DIALECT {
-        SqlDialect::Postgres => (
-            format!("(\n{inner}\n) AS r (value)"),
-            "CAST(max(CAST(value AS bigint)) AS text)",
-        ),
-        // Its subqueries cannot name their columns.
-        SqlDialect::Sqlite => (
-            format!("(WITH r (value) AS (\n{inner}\n) SELECT value FROM r)"),
-            // What is no number would be 0: it is yielded instead, to be refused.
-            "coalesce(min(CASE WHEN typeof(value) IN ('text', 'blob') \
-             AND CAST(CAST(value AS integer) AS text) <> trim(CAST(value AS text)) \
-             THEN CAST(value AS text) END), CAST(max(CAST(value AS integer)) AS text))",
-        ),
-    };
-    let query = ScopeQuery {
-        sql: format!("SELECT {highest} FROM {from}"),
-        inner,
-        parameters: script.parameters,
-    };
-    T::check_allowed(connection, &named, &query).await?;
-    Ok(Some(query))
-}
-
-/// What the query for the values of a parameter is called.
-fn allowed_query(place: &str) -> String {
-    format!("{place}: the allowed query")
-}
-
-impl Permit {
-    fn from_spec<T: ChangeTracking>(
-        parameter: &ParameterSpec,
-        place: &str,
-    ) -> Result<Option<Permit>> {
-        let Some(allowed) = &parameter.allowed else {
-            return Ok(None);
-        };
-        let script = Script::parse(allowed, T::DIALECT, T::parameter);
-        let mut script = script.map_err(|error| {
-            let what = format!("is wrong: {error}");
-            wrong(&allowed_query(place), &what, error.hint())
-        })?;
-        let inner = script.sql.trim().trim_end_matches(';').to_owned();
-        let asked = script.number_of(ScriptParameter::User(parameter.name.clone()));
-        let asked = T::parameter(asked);
-        // Values are the same if their texts are, byte by byte.
-        let (from, collation) = match T::DIALECT {
-            SqlDialect::Postgres => (format!("(\n{inner}\n) AS a (value)"), "\"C\""),
-            // Its subqueries cannot name their columns.
-            SqlDialect::Sqlite => (
-                format!("(WITH a (value) AS (\n{inner}\n) SELECT value FROM a)"),
-                "BINARY",
-            ),
-        };
-        Ok(Some(Permit {
-            parameter: parameter.name.clone(),
-            query: ScopeQuery {
-                sql: format!(
-                    "SELECT 1 FROM {from} WHERE CAST(value AS text) COLLATE {collation} = \
-                     CAST({asked} AS text) LIMIT 1"
-                ),
-                inner,
-                parameters: script.parameters,
-            },
-        }))
-    }
-}
-
-impl RowRule {
-    fn from_compiled<T: ChangeTracking>(
-        published: &CompiledTable<'_>,
-        (which, compiled): (WhichRule, &CompiledRule),
-        infos: &[TableInfo],
-        served: &T::Table,
-    ) -> Result<RowRule> {
-        let query = compiled.values.as_ref();
-        let query = query.map(|values| query_of::<T>(&published.place, values, which, served));
-        let root = &infos[compiled.root(published.table)];
-        let columns = compiled.columns.iter().map(|&index| &root.columns[index]);
-        let types = columns.clone().filter_map(|it| it.column_type.clone().ok());
-        let names = columns
-            .clone()
-            .map(|column| (&column.name, &column.column_type));
-        // What is written is told by the table's own columns, which are all published.
-        let place_of = |level, column| match which {
-            WhichRule::Held(local) => published.place_of(infos, local, level, column),
-            WhichRule::Written => {
-                let mut published = published.columns.iter();
-                published.position(|it| *it == column).unwrap_or_default()
-            }
-        };
-        let windows = compiled.windows.iter().enumerate().map(|(at, window)| {
-            let table = &infos[compiled.table_at(published.table, window.level)];
-            let column_type = table.columns[window.column].column_type.clone();
-            let highest = match (window.last, which) {
-                (WindowLength::Number(_), WhichRule::Held(local)) => {
-                    let sql = T::highest_sql(served, local, at);
-                    Some(ScopeQuery {
-                        inner: sql.clone(),
-                        sql,
-                        parameters: Vec::new(),
-                    })
-                }
-                _ => None,
-            };
-            Window {
-                column: place_of(window.level, window.column),
-                column_type: column_type.unwrap_or(ColumnType::Integer),
-                last: window.last,
-                highest,
-            }
-        });
-        let level = compiled.route.len();
-        let places = compiled.columns.iter().map(|&it| place_of(level, it));
-        let own = compiled.columns.iter().filter(|_| level == 0);
-        let filled = own.filter(|column| published.filled.contains(column));
-        let refers = compiled.route.first().map(|reach| &reach.columns[..]);
-        let refers = published.positions(refers.unwrap_or_default());
-        Ok(RowRule {
-            id: 0,
-            table: 0,
-            query: query.transpose()?,
-            names: columns.clone().map(|it| it.name.clone()).collect(),
-            types: types.collect(),
-            columns: places.collect(),
-            windows: windows.collect(),
-            follows: level > 0,
-            refers: refers.unwrap_or_default(),
-            filled: filled.map(|&it| place_of(level, it)).collect(),
-            identity: format!(
-                "{:?} {:?} {:?}",
-                published.route_names(infos, compiled),
-                names.collect::<Vec<_>>(),
-                compiled
-                    .windows
-                    .iter()
-                    .map(|it| (it.level, it.column))
-                    .collect::<Vec<_>>(),
-            ),
-        })
-    }
-}
-
-/// A query of the operator's for the values of a rule.
-fn query_of<T: ChangeTracking>(
-    place: &str,
-    values: &str,
-    which: WhichRule,
-    served: &T::Table,
-) -> Result<ScopeQuery> {
-    let script = Script::parse(values, T::DIALECT, T::parameter);
-    let script = script.map_err(|error| {
-        wrong(
-            &values_query(place),
-            &format!("is wrong: {error}"),
-            error.hint(),
-        )
-    })?;
-    let inner = script.sql.trim().trim_end_matches(';').to_owned();
-    Ok(ScopeQuery {
-        sql: T::scope_sql(&inner, served, which),
-        inner,
-        parameters: script.parameters,
-    })
+/// A publication as it is served: its schema, and how the rows of its tables are packed.
+#[derive(Clone, Debug)]
+pub struct PublishedSchema {
+    /// As the database has it.
+    pub schema: Arc<PublicationSchema>,
+    /// As remotes are told of it.
+    pub announced: Arc<PublicationSchema>,
+    /// How rows are packed, in the order of the tables.
+    pub shapes: Arc<[RowShape]>,
+    /// The tables' rules.
+    pub rules: Arc<[RowRule]>,
+    /// What it was before; some remotes still have that.
+    pub past: Arc<PastSchemas>,
+    /// The scripts, by version.
+    pub scripts: Versions,
+    /// What handlers have to say of the tables.
+    pub handled: Arc<[HandledSpec]>,
 }

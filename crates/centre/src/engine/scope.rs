@@ -7,8 +7,6 @@ use std::sync::Arc;
 
 use tidewater_protocol::{ColumnType, Datum, RemoteId, Value};
 
-pub use self::difference::{RuleDifference, ScopeDifferences, keep};
-
 use super::compile::WhichRule;
 use super::connection::{StatementResult, SystemStatement, system_sql};
 use super::exact::{pack_exact, unpack};
@@ -16,31 +14,14 @@ use super::publication::{Publication, RowRule};
 use super::script::ScriptParameter;
 use super::window::{self, Window};
 use crate::context::{DEFAULT, GivenPartitions, SyncContext, VERSION};
+use crate::engine::scope_query::ScopeQuery;
 use crate::engine::upload::row_json;
 use crate::error::CentreError;
 use crate::scope::{Partitions, RuleScope, Scope};
 
+pub use self::difference::{RuleDifference, ScopeDifferences, keep};
+
 type Result<T> = std::result::Result<T, CentreError>;
-
-/// A query for the values of the partition columns that a user holds.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ScopeQuery {
-    /// The operator's query, with positional parameters.
-    pub inner: String,
-    /// As it is run.
-    pub sql: String,
-    /// What the parameters stand for.
-    pub parameters: Vec<ScriptParameter>,
-}
-
-/// A parameter of remotes whose values are limited.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Permit {
-    /// Its name.
-    pub parameter: String,
-    /// The query, which yields a row if the value that is set is allowed.
-    pub query: ScopeQuery,
-}
 
 /// A query to be run for somebody.
 pub struct ScopeQuestion<'p> {
@@ -446,41 +427,6 @@ pub fn failed(question: &ScopeQuestion<'_>, table: &str, error: CentreError) -> 
         },
         other => other,
     }
-}
-
-/// What is wrong with a query, which is named with its place in the configuration.
-pub fn wrong(query: &str, what: &str, hint: impl Into<String>) -> CentreError {
-    CentreError::Configuration {
-        message: format!("{query} {what}"),
-        hint: hint.into(),
-    }
-}
-
-/// Checks that the query for the values that a parameter may have yields one column.
-pub fn check_allowed(query: &str, found: usize) -> Result<()> {
-    match found {
-        1 => Ok(()),
-        _ => Err(wrong(
-            query,
-            &format!("yields {found} columns"),
-            "select one column",
-        )),
-    }
-}
-
-/// Checks that a query yields a value for each partition column.
-pub fn check_columns(place: &str, found: usize, names: &[&str]) -> Result<()> {
-    if found == names.len() {
-        return Ok(());
-    }
-    Err(wrong(
-        place,
-        &format!(
-            "yields {found} columns, but there are {} partition columns",
-            names.len()
-        ),
-        format!("select values for {}", names.join(", ")),
-    ))
 }
 
 /// What a presented serial is to its subscription.

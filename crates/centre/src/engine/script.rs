@@ -8,8 +8,7 @@ use std::fmt;
 
 use tidewater_protocol::message::SubscriptionParameter as OfRemote;
 
-use super::scripts;
-use crate::publication::SYSTEM_PARAMETERS;
+use super::scripts::parameters as script_parameters;
 
 /// Whose quotes and comments a script has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -368,7 +367,7 @@ fn parameter(inside: &str, purpose: ScriptPurpose) -> Option<ScriptParameter> {
             "odbc_state" | "ODBC_state" => "database_code",
             name => name,
         };
-        return scripts::parameters()
+        return script_parameters()
             .find(|known| *known == name)
             .map(ScriptParameter::System);
     }
@@ -486,6 +485,9 @@ fn name_length(rest: &str) -> usize {
     }
     rest.find(|each| !goes_on(each)).unwrap_or(rest.len())
 }
+
+/// The facts of a sync that `{s.name}` parameters can name.
+pub const SYSTEM_PARAMETERS: [&str; 3] = ["username", "remote_id", "publication"];
 
 #[cfg(test)]
 mod tests {

@@ -7,14 +7,14 @@ use tidewater_protocol::RemoteId;
 use super::connection::{
     DatabaseConnection, ResultRow, StatementResult, SystemStatement, each, system_row, system_sql,
 };
-use super::database::ChangeTracking;
 use super::records::{find_remote, find_user, found_remote, found_user};
-use super::watermark::Watermark;
+use crate::engine::change_tracking::ChangeTracking;
 use crate::error::CentreError;
 use crate::records::{
     FormerRecord, HistoryCheck, RemoteRecord, SessionRequest, SessionState, ShutOutReason,
     SubscriptionRecord, SubscriptionRequest,
 };
+use crate::watermark::Watermark;
 
 type Result<T> = std::result::Result<T, CentreError>;
 

@@ -5,7 +5,7 @@
 //! gives. An adapter adds the tables of its change logs.
 
 use super::connection::{DatabaseConnection, system_sql};
-use super::database::ChangeTracking;
+use crate::engine::change_tracking::ChangeTracking;
 use crate::error::CentreError;
 
 /// The format version that this code reads and writes.

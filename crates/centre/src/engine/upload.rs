@@ -1,10 +1,41 @@
 //! Uploads: the number that one takes, the scope by which it is judged, its rows, its result, and
 //! what people are told of it.
 //!
-//! Here is what an upload has beside its rows: an adapter sends [`take`] beside whatever else it
-//! asks before the first row and reads the answers by [`taken`]; an [`Admission`] is made of that and
-//! of the scope as it is now. Rows are the affair of the modules below, which begin at
-//! [`apply()`].
+//! This module has what an upload has beside its rows. The adapter sends the statements of [`take`]
+//! beside whatever else it asks before the first row, and reads the answers by [`taken`]. An
+//! [`Admission`] is made of these and of the scope as it is now.
+//!
+//! The modules below write the rows. In the order in which they run:
+//!
+//! 1. [`batching`] applies uploads of several remotes by the same statements; an upload with a row
+//!    that meets anything is set apart and goes through the steps below by itself.
+//! 2. [`column_map`] matches the columns that the remote announces with those of the publication.
+//! 3. [`incoming_rows`] finds the rows of a table in the chunks of the upload.
+//! 4. [`handler_decisions`] replaces rows, and decides rows, as handlers have said.
+//! 5. [`key_cascades`] knows what the upload itself does to rows by foreign keys that act;
+//!    [`foreign_keys`] has the values by which rows refer to each other.
+//! 6. [`sent_before`] finds the changes that the centre may have already.
+//! 7. [`given_rows`] reads which rows of the centre a script shows to the remote.
+//! 8. [`settled_refusals`] reads which parents were refused in earlier uploads.
+//! 9. [`apply`](mod@apply) makes the order of operations, and begins again when a later step says so.
+//! 10. [`unpublished_rows`] refuses the rows for which the publication has nothing any more.
+//! 11. [`scripted`] runs the upload scripts of a table in place of the steps 12 and 13.
+//! 12. [`settle`](mod@settle) writes the rows of one operation and decides conflicts;
+//!     [`resolver_output`] writes what a resolver makes of a conflict, [`row_writers`] tells it who
+//!     has written the centre's row.
+//! 13. [`retry`] tries failed rows again; [`key_cycles`] finds those that need each other.
+//! 14. [`orphans`] names the parents that a refused row misses.
+//! 15. [`dependent_refusals`] decides the rows that cannot take effect because others did not.
+//! 16. [`authorization`] judges rows as they are in the end by the scope of the end.
+//! 17. [`computed_values`] reads what the centre has made of the rows.
+//! 18. [`outcomes`] collects what became of each row; [`result`] packs that for the remote, and
+//!     [`row_json`] writes it for people.
+//! 19. [`settled_refusals`] closes the refusals that the upload has settled.
+//! 20. [`echo_filter`] notes the rows that the download of the same sync leaves out.
+//!
+//! [`operator_choice`] (a version of a conflict) and [`replay`] (a refused row) send what an operator
+//! has chosen through the steps 9 to 18, by [`operator_change`]. The adapter implements
+//! [`upload_writer`].
 
 mod apply;
 mod authorization;
@@ -23,20 +54,28 @@ mod operator_change;
 mod operator_choice;
 pub mod orphans;
 mod outcomes;
+mod ready_rows;
+pub mod refusal_reason;
 mod replay;
 mod resolver_output;
 mod result;
 mod retry;
 pub(crate) mod row_json;
+mod row_keys;
 mod row_writers;
+mod scope_admission;
 mod scripted;
 mod sent_before;
 mod settle;
 mod settled_refusals;
+mod step_order;
+pub mod target_table;
 mod unpublished_rows;
+mod upload_list;
+mod upload_run;
 pub mod upload_writer;
 
-pub use apply::apply;
+pub use crate::engine::upload::upload_list::apply;
 pub use operator_choice::settle;
 pub use replay::settle as settle_refused;
 
@@ -50,9 +89,9 @@ use tidewater_protocol::{Code, Op, RemoteId, UploadId, Value};
 use super::connection::{
     DatabaseConnection, StatementResult, SystemStatement, each, system_row, system_sql,
 };
-use super::exact::Membership;
 use super::publication::{Publication, RowRule};
 use super::scope::RuleDifference;
+use crate::engine::membership::Membership;
 use crate::error::CentreError;
 use crate::records::ConflictOutcome;
 use crate::scope::{Checkpoint, Scope};

@@ -5,7 +5,7 @@
 
 use tidewater_protocol::{ColumnType, Datum, datetime};
 
-use super::scope::ScopeQuery;
+use crate::engine::scope_query::ScopeQuery;
 use crate::publication::{WindowLength, WindowUnit};
 
 const HOUR_MS: i64 = 3_600_000;

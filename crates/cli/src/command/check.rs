@@ -2,11 +2,13 @@
 
 use clap::Args;
 use serde::Serialize;
-use tidewater_centre::{MissingRight, ScriptFault};
+
 use tidewater_server::{Environment, Server};
 use tidewater_terminal::{CommandOutcome, ConfigArgs, Failure, output, with_exit_codes};
 
 use crate::centre::OpenCentre;
+use tidewater_centre::ScriptFault;
+use tidewater_centre::deploy_report::MissingRight;
 
 /// Check a configuration and its scripts against the database, and change nothing
 ///

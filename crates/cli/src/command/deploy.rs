@@ -4,11 +4,13 @@ use std::fmt::Write;
 
 use clap::Args;
 use serde::Serialize;
-use tidewater_centre::{CentreError, DeployReport};
+
 use tidewater_protocol::Code;
 use tidewater_terminal::{CommandOutcome, ConfigArgs, Failure, output, with_exit_codes};
 
 use crate::centre::OpenCentre;
+use tidewater_centre::CentreError;
+use tidewater_centre::deploy_report::DeployReport;
 
 /// Prepare the central database: server state, change logs, triggers
 ///
@@ -266,7 +268,7 @@ pub(super) fn describe(report: &DeployReport, dry_run: bool) -> String {
 
 #[cfg(test)]
 mod tests {
-    use tidewater_centre::{DeployStep, MissingRight, RemoteEffect};
+    use tidewater_centre::deploy_report::{DeployStep, MissingRight, RemoteEffect};
 
     use super::*;
 

@@ -83,7 +83,7 @@ impl RowsArgs {
     fn rows(&self) -> Result<ImageRows, Failure> {
         match &self.user {
             Some(user) => Ok(ImageRows::Of(user.clone())),
-            None => ImageRows::of_partitions(&self.partitions).map_err(|wrong| {
+            None => ImageRows::from_partitions(&self.partitions).map_err(|wrong| {
                 Failure::usage(
                     format!("{wrong:?} is no partition"),
                     "write --partition COLUMN=VALUE",

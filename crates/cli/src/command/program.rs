@@ -167,7 +167,7 @@ pub(crate) fn place(text: &str) -> Result<Place, String> {
 
 /// Reads `250ms`, `5s` or `2m`.
 pub(crate) fn time(text: &str) -> Result<Duration, String> {
-    let found = tidewater_server::duration(text).filter(|it| !it.is_zero());
+    let found = tidewater_server::parse_duration(text).filter(|it| !it.is_zero());
     found.ok_or_else(|| "write a number and a unit: 250ms, 5s or 2m".into())
 }
 

@@ -54,7 +54,7 @@ const CONFIGURATION: &str = "tidewater.toml";
 ///
 /// A refused change stays in the device's file and does not hold up others. It goes up
 /// again after you change the row, after `retry`, and by itself after your partitions
-/// or what is deployed change (unless the publication says `replay = \"no\"`). One of which only
+/// or what is deployed change (unless the publication says `replay = \"manual\"`). One of which only
 /// the values are left (its row or column left the device) does not: `restore` writes them again,
 /// or you write them where they belong.
 /// The operator can write a refused change into the centre himself (`replay`), with other values

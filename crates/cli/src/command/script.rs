@@ -5,13 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use clap::{Args, Subcommand};
-use tidewater_centre::context::{DEFAULT, VERSION};
-use tidewater_centre::engine::scripts::{CONNECTION, EVENTS, ScriptEvent, event, print_script};
-use tidewater_centre::records::UserClaims;
-use tidewater_centre::trying::{ScriptTrial, ScriptsToTry, TriedScript};
-use tidewater_centre::{
-    Parameters, PublicationSpec, ScriptNotes, ScriptSpec, SyncContext, nearest,
-};
+
 use tidewater_protocol::RemoteId;
 use tidewater_terminal::output::{self, counted, printable};
 use tidewater_terminal::{CommandOutcome, ConfigArgs, Failure, with_exit_codes};
@@ -21,6 +15,12 @@ use super::script_import;
 use crate::centre::OpenCentre;
 use crate::clock::now_ms;
 use crate::devices::find_remote;
+use tidewater_centre::context::{DEFAULT, VERSION};
+use tidewater_centre::engine::scripts::{CONNECTION, EVENTS, ScriptEvent, event, print_script};
+use tidewater_centre::records::UserClaims;
+use tidewater_centre::script_notes::ScriptNotes;
+use tidewater_centre::trying::{ScriptTrial, ScriptsToTry, TriedScript};
+use tidewater_centre::{Parameters, PublicationSpec, ScriptSpec, SyncContext, nearest};
 
 /// Print, try or take over scripts
 #[derive(Debug, Args)]

@@ -8,8 +8,7 @@ use std::time::Duration;
 
 use clap::Args;
 use serde::Serialize;
-use tidewater_centre::DeployReport;
-use tidewater_centre::records::{ConflictRecord, RefusedRecord};
+
 use tidewater_protocol::Code;
 use tidewater_terminal::{CommandOutcome, ConfigArgs, Failure, output, with_exit_codes};
 
@@ -17,6 +16,8 @@ use crate::centre::OpenCentre;
 use crate::command::deploy;
 use crate::kept::{ConflictLine, RefusedLine};
 use crate::password;
+use tidewater_centre::deploy_report::DeployReport;
+use tidewater_centre::records::{ConflictRecord, RefusedRecord};
 
 /// How long sessions of programs that have just ended may still be there, and how often they are
 /// looked for.

@@ -95,10 +95,10 @@ fn a_sync_says_that_it_waits_for_a_handler_and_when_it_tries_again() {
     let handler = reluctant_handler(waits);
     let product = "name = \"product\"\n";
     let handled = format!(
-        "{product}handler = {{ url = {handler:?}, retries = 0, failures = 100, timeout = \"60s\" }}\n"
+        "{product}handler = {{ url = {handler:?}, retries = 0, breaker_failures = 100, timeout = \"60s\" }}\n"
     );
     let tables = TABLES.replace(product, &handled);
-    let limits = "[server.limits]\nwaiting = \"50ms\"\n";
+    let limits = "[server.limits]\nkeepalive_interval = \"50ms\"\n";
     configure(&place, &centre, limits, &tables);
     place.tidewater(&["deploy"]).done();
     add_user(&place, "nancy");

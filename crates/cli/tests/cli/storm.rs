@@ -140,7 +140,7 @@ fn ten_thousand_first_sign_ins_are_answered_in_bounded_memory_while_others_sync(
     let place = Place::new();
     let centre = Centre::sqlite(&place);
     centre.execute(SCHEMA);
-    let server = "[server.limits]\nconnections = 12000\nhandshake = \"2m\"";
+    let server = "[server.limits]\nconnections = 12000\nhandshake_timeout = \"2m\"";
     configure(&place, &centre, server, TABLES);
     place.tidewater(&["deploy"]).done();
     for user in ["nancy", "steve"] {

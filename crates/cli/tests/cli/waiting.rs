@@ -130,8 +130,7 @@ fn thousands_that_wait_cost_a_few_kilobytes_each() {
     let place = Place::new();
     let centre = Centre::sqlite(&place);
     centre.execute(SCHEMA);
-    let server =
-        "[server.limits]\nbacklog = 12000\nhandshake = \"5m\"\nidle = \"5m\"\nwaiting = \"1s\"";
+    let server = "[server.limits]\nbacklog = 12000\nhandshake_timeout = \"5m\"\nidle_timeout = \"5m\"\nkeepalive_interval = \"1s\"";
     configure(&place, &centre, server, TABLES);
     place.tidewater(&["deploy"]).done();
     add_user(&place, "nancy");

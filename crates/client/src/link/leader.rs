@@ -140,7 +140,8 @@ impl LinkState {
                 if call.procedure.starts_with("tidewater.") {
                     return false;
                 }
-                shared.providers.called(shared, id, kind, call, deadline_ms);
+                let reply = (kind == CallKind::Call).then(|| shared.reply(id));
+                shared.providers.called(id, call, deadline_ms, reply);
             }
             CallKind::Cancel => shared.providers.cancelled(id),
             CallKind::Accepted | CallKind::Answer | CallKind::Piece | CallKind::Failed => {

@@ -17,6 +17,7 @@ mod state;
 mod staying;
 #[cfg(feature = "sync")]
 mod sync;
+mod waiting_call;
 
 use std::ops::ControlFlow;
 use std::sync::{Arc, PoisonError, Weak};

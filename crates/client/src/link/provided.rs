@@ -10,7 +10,7 @@ use tidewater_protocol::message::{Answer, CallFailed, CallKind};
 
 use super::Link;
 use super::state::SharedLink;
-use crate::provider::{Handler, ProvidedCall};
+use crate::provider::{Handler, ProvidedCall, Reply};
 use crate::request::{CallError, Request};
 
 impl Link {
@@ -48,8 +48,18 @@ impl Link {
 }
 
 impl SharedLink {
+    /// Where a provider's answer to a call of the server's goes, as long as the link is there.
+    pub(super) fn reply(self: &Arc<Self>, id: u64) -> Reply {
+        let link = Arc::downgrade(self);
+        Box::new(move |outcome| {
+            if let Some(link) = link.upgrade() {
+                link.answer(id, outcome);
+            }
+        })
+    }
+
     /// Sends what came of a call of the server's.
-    pub(crate) fn answer(self: &Arc<Self>, id: u64, outcome: Result<Answer, CallFailed>) {
+    fn answer(self: &Arc<Self>, id: u64, outcome: Result<Answer, CallFailed>) {
         let mut state = self.state();
         let (kind, payload) = match &outcome {
             Ok(answer) => (CallKind::Answer, answer.encode_to_vec()),

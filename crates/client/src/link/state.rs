@@ -13,15 +13,13 @@ use tidewater_protocol::Code;
 use tidewater_protocol::frame::Message;
 use tidewater_protocol::message::CallFailed;
 
-use super::calls::WaitingCall;
-#[cfg(feature = "sync")]
-use super::sync::LinkSyncs;
+use super::waiting_call::WaitingCall;
 use crate::error::ClientError;
+use crate::event_subscriptions::EventSubscriptions;
 use crate::notice_queue::NoticeQueue;
 use crate::provider::Providers;
 use crate::request::CallError;
 use crate::socket_loop::SocketLoop;
-use crate::space::LinkSpaces;
 
 pub(crate) struct SharedLink {
     state: Mutex<LinkState>,
@@ -31,7 +29,7 @@ pub(crate) struct SharedLink {
     pub(super) socket: TcpStream,
     pub(super) providers: Providers,
     pub(crate) notices: Arc<NoticeQueue>,
-    pub(crate) spaces: LinkSpaces,
+    pub(crate) spaces: EventSubscriptions,
     /// As [`LinkState::lost`] says, without its lock.
     pub(super) is_lost: AtomicBool,
 }
@@ -62,6 +60,16 @@ pub(super) struct LinkState {
     pub(super) sync: LinkSyncs,
 }
 
+/// What a link knows of its syncs.
+#[cfg(feature = "sync")]
+#[derive(Default)]
+pub(super) struct LinkSyncs {
+    /// The server tells what has changed.
+    pub(super) stays: bool,
+    /// Why the connection is lost, for the sync that this broke.
+    pub(super) broken: Option<ClientError>,
+}
+
 impl SharedLink {
     pub(super) fn over(line: SocketLoop, socket: TcpStream) -> SharedLink {
         SharedLink {
@@ -83,7 +91,7 @@ impl SharedLink {
             socket,
             providers: Providers::default(),
             notices: Arc::default(),
-            spaces: LinkSpaces::default(),
+            spaces: EventSubscriptions::default(),
             is_lost: AtomicBool::new(false),
         }
     }
@@ -142,7 +150,7 @@ impl LinkState {
             CallError::Failed(CallFailed::new(
                 Code::LimitExceeded,
                 format!("the call is larger than the server's limit of {most} bytes"),
-                "send less, sync it, or have the server's operator raise limits.message",
+                "send less, sync it, or have the server's operator raise limits.message_size",
             ))
         })
     }

@@ -20,15 +20,6 @@ use crate::socket_loop::TICK;
 /// How often a connection is looked at while something is applied.
 const GLANCE: Duration = Duration::from_millis(20);
 
-/// What a link knows of its syncs.
-#[derive(Default)]
-pub(super) struct LinkSyncs {
-    /// The server tells what has changed.
-    pub(super) stays: bool,
-    /// Why the connection is lost, for the sync that this broke.
-    broken: Option<ClientError>,
-}
-
 impl LinkState {
     /// Whether a sync can begin.
     fn can_sync(&self) -> bool {

@@ -14,6 +14,9 @@ use super::quote;
 use super::row::BoundValue;
 use super::tables::QuotedNames;
 
+/// The generation of refused changes: they wait here for the user or for another try.
+pub(crate) const PARKED: i64 = 0;
+
 /// A change of a key.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct KeyChange {

@@ -9,7 +9,8 @@ use rusqlite::{Connection, ErrorCode, OptionalExtension, params};
 use serde::Serialize;
 use tidewater_protocol::{Datum, Table, Value};
 
-use super::refused::{RowSelection, exists, kept_values, key_in, key_of, run, value_of};
+use super::refused::RowSelection;
+use super::row_values::{exists, kept_values, key_in, key_of, run, value_of};
 use super::tables::QuotedNames;
 use super::{BUSY_TIMEOUT, RemoteDatabase, SubscriptionState, changes, quote, row};
 use crate::error::{ErrorContext, RemoteError};

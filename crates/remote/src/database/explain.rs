@@ -5,12 +5,11 @@ use serde::Serialize;
 use serde_json::Value as Json;
 use tidewater_protocol::{ColumnType, Datum, Fit, Table, Value};
 
-use super::apply::row_values;
+use super::changes::PARKED;
 use super::conflicts::ChangeImages;
-use super::refused::{exists, value_of};
+use super::row_values::{exists, row_values, value_of};
 use super::subscription::load_all;
 use super::tables::QuotedNames;
-use super::take::PARKED;
 use super::{
     ConflictedChange, RefusedRow, RemoteDatabase, SettledChange, StaleRow, SubscriptionState, row,
 };

@@ -10,11 +10,16 @@
 
 mod content;
 mod copy;
+pub(crate) mod former_identity;
+pub(crate) mod give_back;
 
 use content::without;
 pub(crate) use content::{OwnChange, dropped_changes, images, own_changes};
 use copy::CopiedUpload;
 pub(crate) use copy::{UploadCopies, UploadCopy};
+pub(crate) use former_identity::FormerIdentity;
+pub use give_back::GivenBackUpload;
+pub(crate) use give_back::{GiveBackEnd, giving};
 
 use std::collections::HashSet;
 
@@ -22,7 +27,6 @@ use bytes::BytesMut;
 use rusqlite::{Connection, OptionalExtension, params};
 use tidewater_protocol::frame::{Frame, SYNC_CHANNEL, put_control, take_frame};
 use tidewater_protocol::message::Control;
-use tidewater_protocol::message::MAX_FORMERS;
 use tidewater_protocol::{RemoteId, UploadId};
 
 use super::subscription::load_all;
@@ -52,25 +56,6 @@ impl Default for KeptLimits {
             total_bytes: 32 << 20,
         }
     }
-}
-
-/// A kept upload that is being given back.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct GivenBackUpload {
-    /// Its number in the file.
-    pub(crate) id: i64,
-    /// Its own id, under which it goes up again.
-    pub upload_id: UploadId,
-}
-
-/// An id that the remote had before its file was restored or copied.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct FormerIdentity {
-    pub(crate) remote_id: RemoteId,
-    /// The number of the last upload under it that is kept, and not being given back.
-    pub(crate) sequence: u64,
-    /// Its id.
-    pub(crate) upload_id: UploadId,
 }
 
 /// What a server that was restored says of a subscription.
@@ -292,66 +277,6 @@ fn kept_as(
             Ok((row.get(0)?, row.get(1)?))
         })
         .optional()
-}
-
-/// The former ids under which kept uploads went up, the newest first.
-pub(crate) fn formers(
-    connection: &Connection,
-    subscription: i64,
-) -> rusqlite::Result<Vec<FormerIdentity>> {
-    // With max(), SQLite takes the bare column from a row that has it.
-    let sql = "SELECT remote_id, max(sequence), upload_id FROM tidewater_kept \
-               WHERE subscription = ?1 AND remote_id IS NOT NULL AND giving = 0 \
-               AND centre = (SELECT centre FROM tidewater_state) GROUP BY remote_id ORDER BY max(id) DESC LIMIT ?2";
-    let mut statement = connection.prepare_cached(sql)?;
-    let rows = statement.query_map(params![subscription, MAX_FORMERS as i64], |row| {
-        let (remote_id, upload_id): (Vec<u8>, Vec<u8>) = (row.get(0)?, row.get(2)?);
-        let sequence = row.get::<_, i64>(1)?.unsigned_abs();
-        Ok((
-            RemoteId::from_slice(&remote_id),
-            sequence,
-            UploadId::from_slice(&upload_id),
-        ))
-    })?;
-    let former = |(remote_id, sequence, upload_id): (Option<_>, _, Option<_>)| {
-        Some(FormerIdentity {
-            remote_id: remote_id?,
-            sequence,
-            upload_id: upload_id?,
-        })
-    };
-    let rows: Vec<_> = rows.collect::<rusqlite::Result<_>>()?;
-    Ok(rows.into_iter().filter_map(former).collect())
-}
-
-/// One end of what is to be given back.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum GiveBackEnd {
-    First,
-    Last,
-}
-
-/// The kept upload that is to be given back first, or last.
-pub(crate) fn giving(
-    connection: &Connection,
-    subscription: i64,
-    end: GiveBackEnd,
-) -> rusqlite::Result<Option<GivenBackUpload>> {
-    let order = match end {
-        GiveBackEnd::First => "ASC",
-        GiveBackEnd::Last => "DESC",
-    };
-    let found: Option<(i64, Vec<u8>)> = connection
-        .prepare_cached(&format!(
-            "SELECT id, upload_id FROM tidewater_kept \
-             WHERE subscription = ?1 AND giving = 1 ORDER BY id {order} LIMIT 1"
-        ))?
-        .query_row([subscription], |row| Ok((row.get(0)?, row.get(1)?)))
-        .optional()?;
-    Ok(found.and_then(|(id, upload_id)| {
-        let upload_id = UploadId::from_slice(&upload_id)?;
-        Some(GivenBackUpload { id, upload_id })
-    }))
 }
 
 /// An upload that an apply acknowledges, to be kept at its end.

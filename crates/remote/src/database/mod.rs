@@ -25,6 +25,8 @@ mod quote;
 mod refused;
 mod repair;
 mod row;
+mod row_values;
+mod stale_rows;
 mod status;
 mod subscription;
 mod tables;
@@ -34,6 +36,7 @@ mod triggers;
 mod unsubscribe;
 mod upload;
 
+pub(crate) use apply::ROWS_TOLD;
 pub use apply::{
     AdoptionRule, Applier, ApplyRefused, ApplySummary, ConflictSummary, RefusedSummary,
     RowDifference, TableDifferences,

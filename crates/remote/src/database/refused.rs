@@ -19,17 +19,16 @@ use rusqlite::{Connection, params};
 use serde::Serialize;
 use tidewater_protocol::{Code, Table, UploadId, Value};
 
-pub(crate) use restore::{
-    exists, kept_values, key_in, key_of, run, settle_written, value_of, write_pending,
-};
+pub(crate) use restore::{settle_written, write_pending};
 
 use self::settled_changes::SettledEnd;
-use super::apply::{ApplySummary, fire_harmless_triggers, row_values};
-use super::changes::{self, has_change, move_to};
+use super::apply::{ApplySummary, fire_harmless_triggers};
+use super::changes::{self, PARKED, has_change, move_to};
+use super::row::read_keys;
+use super::row_values::{exists, kept_values, key_in, key_of, row_values, run, value_of};
+use super::stale_rows::mark_stale;
 use super::subscription::load_all;
 use super::tables::QuotedNames;
-use super::take::{PARKED, keys_of};
-use super::upload::mark_stale;
 use super::{RemoteDatabase, SubscriptionState, row};
 use crate::error::{ErrorContext, RemoteError};
 
@@ -371,7 +370,7 @@ pub(crate) fn unpark_all(
     );
     let fresh = fresh_keys(connection, &table.name).doing(doing)?;
     let types = row::key_types(table);
-    for key in keys_of(connection, &sql, &[], table).doing(doing)? {
+    for key in read_keys(connection, &sql, &[], table).doing(doing)? {
         // What is recorded under a changed key goes with its other record.
         let pair = changes::rekeyed(connection, &names, PARKED, &key).doing(doing)?;
         let packed = row::pack_key(&types, &row::datums(&types, &key));

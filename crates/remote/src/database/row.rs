@@ -1,7 +1,7 @@
 //! Between SQLite's values and the protocol's: reading, binding, packing keys.
 
-use rusqlite::ToSql;
 use rusqlite::types::{ToSqlOutput, ValueRef as SqlRef};
+use rusqlite::{Connection, ToSql};
 use tidewater_protocol::pack::{pack_values, unpack_values};
 use tidewater_protocol::{ColumnType, Datum, Fit, Table, UnpackError, Value, ValueRef};
 
@@ -184,6 +184,18 @@ pub(crate) fn recycle<'b>(mut values: Vec<Datum<'_>>) -> Vec<Datum<'b>> {
     values.clear();
     // Nothing is left to convert; the collection reuses the allocation.
     values.into_iter().map(|_| Datum::Null).collect()
+}
+
+/// The keys that a query yields in its first columns.
+pub(crate) fn read_keys(
+    connection: &Connection,
+    sql: &str,
+    parameters: &[&dyn rusqlite::ToSql],
+    table: &Table,
+) -> rusqlite::Result<Vec<Vec<Value>>> {
+    let mut statement = connection.prepare_cached(sql)?;
+    let rows = statement.query_map(parameters, |found| owned(found, 0, table.key.len()))?;
+    rows.collect()
 }
 
 #[cfg(test)]

@@ -5,10 +5,10 @@ use serde::Serialize;
 use tidewater_protocol::{Datum, PublicationSchema, Table, Value};
 
 use super::apply::referring_row;
+use super::changes::PARKED;
+use super::stale_rows::stale_keys;
 use super::subscription::load_all;
 use super::tables::QuotedNames;
-use super::take::PARKED;
-use super::upload::stale_keys;
 use super::{
     CompareDue, RemoteDatabase, SubscriptionState, changes, conflicts, inbox, outbox, quote, row,
 };

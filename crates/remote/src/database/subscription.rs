@@ -7,7 +7,8 @@ use rusqlite::types::ValueRef;
 use tidewater_protocol::message::{SubscriptionParameter, VerifiedTables};
 use tidewater_protocol::{PublicationSchema, UploadId};
 
-use super::kept_uploads::{self, FormerIdentity, GivenBackUpload};
+use super::kept_uploads::former_identity::{FormerIdentity, formers};
+use super::kept_uploads::give_back::{GiveBackEnd, GivenBackUpload, giving};
 use super::numbers;
 use super::parameter;
 use crate::error::{ErrorContext, RemoteError};
@@ -173,12 +174,10 @@ pub(crate) fn load_all(connection: &Connection) -> Result<Vec<SubscriptionState>
         let (mut subscription, has) = read(row).doing(doing)?;
         let id = subscription.id;
         if has.giving {
-            subscription.giving =
-                kept_uploads::giving(connection, id, kept_uploads::GiveBackEnd::First)
-                    .doing(doing)?;
+            subscription.giving = giving(connection, id, GiveBackEnd::First).doing(doing)?;
         }
         if has.formers {
-            subscription.formers = kept_uploads::formers(connection, id).doing(doing)?;
+            subscription.formers = formers(connection, id).doing(doing)?;
         }
         if has.numbers {
             subscription.numbers = numbers::left(connection, id).doing(doing)?;

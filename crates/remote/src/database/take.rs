@@ -7,8 +7,10 @@
 use rusqlite::{Connection, params};
 use tidewater_protocol::{PublicationSchema, Table, UploadId};
 
+use super::changes::PARKED;
 use super::outbox;
 use super::refused;
+use super::row::read_keys;
 use super::subscription::{leave_out_dropped, load_all};
 use super::tables::{QuotedNames, TABLES_AT_ONCE, change_table};
 use super::transactions::{self, STEP};
@@ -17,10 +19,7 @@ use super::{
     quote, row, triggers,
 };
 use crate::error::{ErrorContext, RemoteError};
-use crate::session::SyncDirection;
-
-/// The generation of refused changes: they wait here for the user or for another try.
-pub(crate) const PARKED: i64 = 0;
+use crate::sync_direction::SyncDirection;
 
 impl RemoteDatabase {
     /// Begins a sync: restores tracking triggers that are missing (their tables are compared
@@ -381,7 +380,7 @@ fn adopt_parked(
          WHERE p.generation = {PARKED}"
     );
     let doing = "taking refused changes that were changed again";
-    let found = keys_of(connection, &sql, &[&generation], table).doing(doing)?;
+    let found = read_keys(connection, &sql, &[&generation], table).doing(doing)?;
     for key in &found {
         let key = changes::move_to(connection, &names, key, PARKED, generation).doing(doing)?;
         let packed = row::pack_key(
@@ -391,16 +390,4 @@ fn adopt_parked(
         refused::settled_changes::retried(connection, &table.name, &packed, generation)?;
     }
     Ok(())
-}
-
-/// The keys that a query yields in its first columns.
-pub(crate) fn keys_of(
-    connection: &Connection,
-    sql: &str,
-    parameters: &[&dyn rusqlite::ToSql],
-    table: &Table,
-) -> rusqlite::Result<Vec<Vec<tidewater_protocol::Value>>> {
-    let mut statement = connection.prepare_cached(sql)?;
-    let rows = statement.query_map(parameters, |found| row::owned(found, 0, table.key.len()))?;
-    rows.collect()
 }

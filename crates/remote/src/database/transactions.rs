@@ -12,9 +12,10 @@
 use rusqlite::Connection;
 use tidewater_protocol::{PublicationSchema, Table};
 
+use super::changes::PARKED;
 use super::refused::{self, linked_refusals};
+use super::row::read_keys;
 use super::tables::{QuotedNames, TABLES_AT_ONCE, change_table};
-use super::take::{PARKED, keys_of};
 use super::{CompareDue, SubscriptionState, changes, quote};
 use crate::error::{ErrorContext, RemoteError};
 
@@ -147,7 +148,7 @@ pub(super) fn unite(
                 names.change_key.join(", "),
                 names.change
             );
-            let keys = keys_of(connection, &sql, &[&generation], table).doing(DOING)?;
+            let keys = read_keys(connection, &sql, &[&generation], table).doing(DOING)?;
             for key in &keys {
                 changes::move_to(connection, &names, key, generation, last).doing(DOING)?;
             }

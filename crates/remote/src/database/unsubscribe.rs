@@ -8,9 +8,9 @@ use rusqlite::{Connection, OptionalExtension, params};
 use tidewater_protocol::Table;
 
 use super::apply::{ApplySummary, keep_values};
+use super::changes::PARKED;
 use super::subscription::{leave_out_dropped, load_all};
 use super::tables::{QuotedNames, name_is_taken};
-use super::take::PARKED;
 use super::{
     CompareDue, RemoteDatabase, SubscriptionState, compare, inbox, outbox, quote, triggers,
 };

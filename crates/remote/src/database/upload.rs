@@ -16,8 +16,9 @@ use rusqlite::Connection;
 use tidewater_protocol::message::TableBegin;
 use tidewater_protocol::{Op, RowsWriter, Table, Value};
 
-pub(super) use self::change_reader::in_step;
 use self::change_reader::{PackedPiece, ReadPart, read};
+pub(super) use self::order::in_step;
+use super::stale_rows::{mark_stale, stale_keys};
 use super::tables::{QuotedNames, TABLES_AT_ONCE, change_table};
 use super::triggers::{self, schema_version};
 use super::{RemoteDatabase, SubscriptionState, data_version, quote, row};
@@ -366,21 +367,6 @@ impl RemoteDatabase {
     }
 }
 
-/// Notes that a row must be asked for again.
-pub(crate) fn mark_stale(
-    connection: &Connection,
-    table: &str,
-    packed_key: &[u8],
-) -> rusqlite::Result<()> {
-    connection
-        .prepare_cached(
-            "INSERT INTO tidewater_stale (table_name, key_packed) VALUES (?1, ?2) \
-             ON CONFLICT DO NOTHING",
-        )?
-        .execute((table, packed_key))
-        .map(drop)
-}
-
 fn request_rows(
     connection: &Connection,
     table: &Table,
@@ -409,16 +395,6 @@ fn request_rows(
     }
     let count = writer.rows();
     Ok((count, writer.take()))
-}
-
-/// The keys of a table's stale rows, packed, in their order.
-pub(crate) fn stale_keys(connection: &Connection, table: &Table) -> rusqlite::Result<Vec<Vec<u8>>> {
-    connection
-        .prepare_cached(
-            "SELECT key_packed FROM tidewater_stale WHERE table_name = ?1 ORDER BY key_packed",
-        )?
-        .query_map([&table.name], |found| found.get(0))?
-        .collect()
 }
 
 /// Whether a table has changes of generations after this one.

@@ -5,35 +5,18 @@
 //! what comes here passed it.
 
 use bytes::BytesMut;
-use tidewater_protocol::frame::{
-    Frame, HEADER_BYTES, MAX_PAYLOAD_BYTES, SYNC_CHANNEL, put_control, rows_header, take_frame,
-};
+use tidewater_protocol::frame::{Frame, HEADER_BYTES, MAX_PAYLOAD_BYTES, take_frame};
 use tidewater_protocol::message::Control;
 
 use super::download_parts::DownloadParts;
 use super::error::SyncError;
+use super::kept_frames::BROKEN_SPOOL;
 use super::progress::{SyncPhase, SyncProgress};
 use crate::database::Applier;
 use crate::spool::Spool;
 
 /// How much of the spool one step applies.
 const STEP_BYTES: usize = 256 << 10;
-
-/// Keeps a message; says how many bytes it takes.
-pub(super) fn keep_control(spool: &mut dyn Spool, control: Control) -> Result<u64, SyncError> {
-    let mut bytes = BytesMut::new();
-    put_control(&mut bytes, SYNC_CHANNEL, control)?;
-    spool.append(&bytes).map_err(SyncError::Spool)?;
-    Ok(bytes.len() as u64)
-}
-
-/// Keeps a piece of rows; the same.
-pub(super) fn keep_rows(spool: &mut dyn Spool, rows: &[u8]) -> Result<u64, SyncError> {
-    let header = rows_header(rows.len(), SYNC_CHANNEL);
-    let kept = spool.append(&header).and_then(|()| spool.append(rows));
-    kept.map_err(SyncError::Spool)?;
-    Ok((header.len() + rows.len()) as u64)
-}
 
 /// Feeds an applier.
 #[derive(Debug, Default)]
@@ -186,7 +169,3 @@ impl ApplierFeed {
         Ok(true)
     }
 }
-
-pub(super) const BROKEN_SPOOL: SyncError = SyncError::Defect {
-    what: "the spool does not hold what was put into it",
-};

@@ -12,8 +12,8 @@ use tidewater_protocol::RemoteId;
 use tidewater_protocol::frame::{Frame, take_frame};
 use tidewater_protocol::message::{Control, DownloadBegin, PartialDownload};
 
-use super::applier_feed::{BROKEN_SPOOL, keep_control, keep_rows};
 use super::error::SyncError;
+use super::kept_frames::{BROKEN_SPOOL, keep_control, keep_rows};
 use crate::spool::{DownloadStore, KeptSpool};
 
 /// A part begins with this, the id of the remote, the hash of the publication's schema, and that of the

@@ -10,6 +10,7 @@ mod download_parts;
 mod error;
 mod hello;
 mod incoming_messages;
+mod kept_frames;
 mod outgoing_messages;
 mod progress;
 mod receive;
@@ -17,6 +18,7 @@ mod welcome;
 
 pub(crate) use outgoing_messages::OutgoingFrame;
 
+pub use crate::sync_direction::SyncDirection;
 pub use apply_work::ApplyWork;
 pub use error::SyncError;
 pub use progress::{SyncPhase, SyncProgress};
@@ -34,18 +36,6 @@ use crate::database::{
 };
 use crate::report::Report;
 use crate::spool::{DownloadStore, Spool};
-
-/// Which way a sync goes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum SyncDirection {
-    /// Up and down.
-    #[default]
-    Both,
-    /// Local changes go up; nothing comes down but what became of them.
-    UploadOnly,
-    /// Changes come down; local ones stay pending.
-    DownloadOnly,
-}
 
 /// Whether a session compares all tables, whatever is known of them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

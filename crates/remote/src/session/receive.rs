@@ -5,8 +5,8 @@ use tidewater_connection::device::{DeviceError, SignInAnswer};
 use tidewater_protocol::message::{Control, FailureNotice, Welcome};
 use tidewater_protocol::{Code, RemoteId};
 
-use super::applier_feed::{keep_control, keep_rows};
 use super::apply_work::{ApplyStart, ApplyWork};
+use super::kept_frames::{keep_control, keep_rows};
 use super::progress::SyncPhase;
 use super::welcome::WelcomeAnswer;
 use super::{

@@ -96,7 +96,7 @@ const KEYS: &[KeyGrammar] = &[
     )
     .default("2"),
     KeyGrammar::new(
-        "rows",
+        "batch_rows",
         ValueKind::Number(1, 10_000),
         "100",
         "rows of one request; less if they have more than 768 KiB",
@@ -111,11 +111,17 @@ const KEYS: &[KeyGrammar] = &[
     .default("\"json\"")
     .details("`\"lines\"`: newline-delimited JSON"),
     KeyGrammar::new(
-        "failures",
+        "breaker_failures",
         ValueKind::Number(1, 1_000),
         "10",
         "after so many failures in a row the handler is left alone",
     )
     .default("5"),
-    KeyGrammar::new("pause", ValueKind::Duration(1), "\"30s\"", "for so long").default("\"10s\""),
+    KeyGrammar::new(
+        "breaker_pause",
+        ValueKind::Duration(1),
+        "\"30s\"",
+        "for so long",
+    )
+    .default("\"10s\""),
 ];

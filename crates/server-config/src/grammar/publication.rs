@@ -49,19 +49,19 @@ pub(super) static PUBLICATION: SectionGrammar = SectionGrammar {
         ),
         KeyGrammar::new(
             "replay",
-            ValueKind::Choice(&["auto", "no"]),
-            "\"no\"",
+            ValueKind::Choice(&["auto", "manual"]),
+            "\"manual\"",
             "whether devices try refused rows again by themselves",
         )
         .default("\"auto\"")
-        .details("`\"no\"`: only when somebody says so, see [refused-rows.md](refused-rows.md)"),
+        .details("`\"manual\"`: only when somebody says so, see [refused-rows.md](refused-rows.md)"),
         KeyGrammar::new(
             "upload_order",
-            ValueKind::Choice(&["rows first", "deletes first"]),
-            "\"deletes first\"",
+            ValueKind::Choice(&["rows_first", "deletes_first"]),
+            "\"deletes_first\"",
             "what upload scripts do first",
         )
-        .default("\"rows first\"")
+        .default("\"rows_first\"")
         .details("See [scripts.md](scripts.md#events)"),
         KeyGrammar::new(
             "script_versions",

@@ -227,7 +227,7 @@ pub(super) static LIMITS: SectionGrammar = SectionGrammar {
             "database connections that run calls at the same time; a number fixes it",
         ),
         KeyGrammar::new(
-            "least_workers",
+            "min_workers",
             ValueKind::Number(1, MOST_WORKERS),
             "2",
             "the fewest of each of these three, where no number is fixed",
@@ -235,7 +235,7 @@ pub(super) static LIMITS: SectionGrammar = SectionGrammar {
         .default("1")
         .hint(WORKERS_HINT),
         KeyGrammar::new(
-            "most_workers",
+            "max_workers",
             ValueKind::Number(1, MOST_WORKERS),
             "8",
             "the most of each of these three, where no number is fixed; at most 1000",
@@ -244,7 +244,7 @@ pub(super) static LIMITS: SectionGrammar = SectionGrammar {
         .details("The server looks for the best number between the two")
         .hint(WORKERS_HINT),
         KeyGrammar::new(
-            "upload_bytes",
+            "upload_size",
             ValueKind::Size(1, u64::MAX),
             "\"1GiB\"",
             "packed bytes of the uploads of one sync",
@@ -259,14 +259,14 @@ pub(super) static LIMITS: SectionGrammar = SectionGrammar {
         .default("50000000")
         .hint("write a number from 1, or direction = \"download\" below tables that take no uploads"),
         KeyGrammar::new(
-            "row_bytes",
+            "row_size",
             ValueKind::Size(1, u64::MAX),
             "\"16MiB\"",
             "packed bytes of one uploaded row",
         )
         .default("\"80MiB\""),
         KeyGrammar::new(
-            "message",
+            "message_size",
             ValueKind::Size(LEAST_MESSAGE_BYTES, MOST_MESSAGE_BYTES),
             "\"4MiB\"",
             "bytes of one call, of one event with its subject, and of what a provider answers",
@@ -279,7 +279,7 @@ pub(super) static LIMITS: SectionGrammar = SectionGrammar {
         )
         .hint("write a size from \"64KiB\" to \"16MiB\""),
         KeyGrammar::new(
-            "answer",
+            "answer_size",
             ValueKind::Size(1, u64::MAX),
             "\"64MiB\"",
             "bytes of the rows of one answer that is complete before it is sent",
@@ -287,7 +287,7 @@ pub(super) static LIMITS: SectionGrammar = SectionGrammar {
         .default("\"16MiB\"")
         .details("The server has all of it in memory until the caller has taken it"),
         KeyGrammar::new(
-            "answer_stream",
+            "answer_stream_size",
             ValueKind::Size(1, u64::MAX),
             "\"4GiB\"",
             "bytes of the rows of one answer that is sent while it is read",
@@ -316,30 +316,30 @@ pub(super) static LIMITS: SectionGrammar = SectionGrammar {
              that is checked; everybody else is told when to come back",
         ),
         KeyGrammar::new(
-            "handshake",
+            "handshake_timeout",
             ValueKind::Duration(1),
             "\"30s\"",
             "time from a connection to the end of its first message",
         )
         .default("\"15s\""),
         KeyGrammar::new(
-            "idle",
+            "idle_timeout",
             ValueKind::Duration(1),
             "\"90s\"",
             "silence of a remote that has something to say, takes nothing, or does not sync",
         )
         .default("\"60s\""),
-        KeyGrammar::new("sync", ValueKind::Duration(1), "\"2h\"", "time of one sync")
+        KeyGrammar::new("sync_timeout", ValueKind::Duration(1), "\"2h\"", "time of one sync")
             .default("\"1h\""),
         KeyGrammar::new(
-            "shutdown",
+            "shutdown_timeout",
             ValueKind::Duration(1),
             "\"10s\"",
             "time that running syncs are given when the server shuts down",
         )
         .default("\"30s\""),
         KeyGrammar::new(
-            "waiting",
+            "keepalive_interval",
             ValueKind::Duration(1),
             "\"10s\"",
             "how often a waiting remote is told that the server is alive",

@@ -35,7 +35,7 @@ pub(super) static SIGN_IN: SectionGrammar = SectionGrammar {
         .default("false")
         .details("Otherwise the operator adds users (`tidewater user add NAME --no-password`)"),
         KeyGrammar::new(
-            "again_after",
+            "reauthenticate_after",
             ValueKind::Duration(1),
             "\"30d\"",
             "after how long a user whom others have proven has to be proven again",
@@ -65,7 +65,7 @@ pub(super) static OIDC: SectionGrammar = SectionGrammar {
              where its keys are at `ISSUER/.well-known/openid-configuration`",
         ),
         KeyGrammar::new(
-            "jwks",
+            "jwks_url",
             ValueKind::Text,
             "\"https://login.example.com/keys\"",
             "the URL of its keys, for a provider that does not tell",
@@ -137,14 +137,14 @@ pub(super) static LDAP: SectionGrammar = SectionGrammar {
         )
         .default("false"),
         KeyGrammar::new(
-            "bind",
+            "user_dn",
             ValueKind::Text,
             "\"uid={user},ou=people,dc=example,dc=com\"",
             "the name of a user's entry, with `{user}` for what the user types",
         )
-        .details("Either this, or `base` and `filter`"),
+        .details("Either this, or `base_dn` and `filter`"),
         KeyGrammar::new(
-            "base",
+            "base_dn",
             ValueKind::Text,
             "\"ou=people,dc=example,dc=com\"",
             "where entries are searched for",
@@ -157,14 +157,14 @@ pub(super) static LDAP: SectionGrammar = SectionGrammar {
         )
         .details("It has to find one entry"),
         KeyGrammar::new(
-            "account",
+            "bind_dn",
             ValueKind::Text,
             "\"cn=tidewater,dc=example,dc=com\"",
             "as whom is searched: the name of an entry",
         )
         .default_told("nobody"),
         KeyGrammar::new(
-            "password_file",
+            "bind_password_file",
             ValueKind::Path,
             "\"directory-password\"",
             "the file with its password, read at each sign-in",
@@ -176,7 +176,7 @@ pub(super) static LDAP: SectionGrammar = SectionGrammar {
             "the attribute that is the user's name",
         )
         .default("\"uid\"")
-        .details("With `bind` a user must be allowed to read that of the own entry"),
+        .details("With `user_dn` a user must be allowed to read that of the own entry"),
         claims("names of attributes, or names with the attributes that they come from"),
         ca(""),
         KeyGrammar::new(

@@ -59,12 +59,12 @@ pub(super) static SPACE: SectionGrammar = SectionGrammar {
         )
         .default("false")
         .details(
-            "Half of `queue` is kept of them, those that are oldest go first, and after a start \
+            "Half of `queue_size` is kept of them, those that are oldest go first, and after a start \
              there are none. Of a durable space the database knows them, and the newest of each \
              subject stays however old it is",
         ),
         KeyGrammar::new(
-            "slow",
+            "overflow",
             ValueKind::Choice(&["drop_oldest", "disconnect"]),
             "\"disconnect\"",
             "what happens to a subscriber that is slower than the events",
@@ -77,7 +77,7 @@ pub(super) static SPACE: SectionGrammar = SectionGrammar {
              database",
         ),
         KeyGrammar::new(
-            "queue",
+            "queue_size",
             ValueKind::Size(LEAST_QUEUE_BYTES, MOST_QUEUE_BYTES),
             "\"1MiB\"",
             "events that may wait for a subscriber before it is too slow",

@@ -26,10 +26,10 @@ fn takes(key: &KeyGrammar, value: &str) -> bool {
                 (least..=most).contains(&value.as_integer().unwrap())
             }
             (ValueKind::Size(least, most), toml::Value::String(size)) => {
-                text::size(size).is_some_and(|it| (least..=most).contains(&it))
+                text::parse_size(size).is_some_and(|it| (least..=most).contains(&it))
             }
             (ValueKind::Duration(least_ms), value) => {
-                let duration = text::duration(value.as_str().unwrap()).unwrap();
+                let duration = text::parse_duration(value.as_str().unwrap()).unwrap();
                 duration.as_millis() >= u128::from(least_ms)
             }
             (ValueKind::Choice(names), value) => names.contains(&value.as_str().unwrap()),
@@ -102,13 +102,13 @@ issuer = "https://login.example.com"
 audience = ["tidewater"]
 [sign_in.ldap]
 url = "ldaps://directory.example.com"
-bind = "uid={user}"
+user_dn = "uid={user}"
 [sign_in.certificates]
 authority = "FILE.pem"
 [upstream]
 server = "tls://headquarters.example.com:7439"
 user = "north"
-publication = "main"
+publications = ["main"]
 [images]
 [[images.image]]
 name = "north"
@@ -159,7 +159,7 @@ fn what_is_said_in_full_is_what_counts_anyway() {
     let mut full: toml::Table = EVERY_SECTION.parse().unwrap();
     write_defaults(&mut full, "");
     let text = toml::to_string(&full).unwrap();
-    assert!(text.contains("waiting = \"5s\"") && text.contains("tracking = \"log\""));
+    assert!(text.contains("keepalive_interval = \"5s\"") && text.contains("tracking = \"log\""));
     let full = Config::parse(&text).unwrap_or_else(|error| panic!("{error}: {}", error.hint()));
     let said = [plain, full].map(|it| {
         format!(

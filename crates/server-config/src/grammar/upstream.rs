@@ -55,19 +55,12 @@ pub(super) static UPSTREAM: SectionGrammar = SectionGrammar {
             "PEM file with its key",
         ),
         KeyGrammar::new(
-            "publication",
-            ValueKind::Text,
-            "\"main\"",
-            "what the branch subscribes to",
-        )
-        .default_told("required, or `publications`"),
-        KeyGrammar::new(
             "publications",
             ValueKind::Texts,
             "[\"main\"]",
-            "the same, where there are several",
+            "what the branch subscribes to: publications of headquarters",
         )
-        .default("[]"),
+        .required(),
         KeyGrammar::new(
             "every",
             ValueKind::Text,

@@ -13,7 +13,7 @@ fn with_table(lines: &str, more: &str) -> String {
 #[test]
 fn a_handler_stands_where_it_is_asked_or_has_a_name() {
     let text = with_table(
-        "handler = { url = \"https://h.x/o?a=1\", secret = [\"${EMPTY}x\", \"y\"], rows = 7 }\n\
+        "handler = { url = \"https://h.x/o?a=1\", secret = [\"${EMPTY}x\", \"y\"], batch_rows = 7 }\n\
          conflict = { resolve = \"handler\" }",
         "[[publication.table]]\nname = \"note\"\npartition = \"everyone\"\nhandler = \"own\"\n\
          upload = \"handler\"\ndownload = \"handler\"\n\
@@ -160,7 +160,12 @@ fn a_handler_that_cannot_be_is_told_with_what_to_write() {
             "event is \"uplod\"",
             "did you mean",
         ),
-        ("handler = \"h\"", named("rows = 0"), "rows is 0", "from 1"),
+        (
+            "handler = \"h\"",
+            named("batch_rows = 0"),
+            "batch_rows is 0",
+            "from 1",
+        ),
         (
             "handler = \"h\"",
             named("secret = \"\""),

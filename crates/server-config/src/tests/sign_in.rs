@@ -8,14 +8,14 @@ fn who_says_who_users_are_is_read() {
     let read = |text: &str| Config::parse_with(&format!("{head}{text}"), &|_| None);
     assert_eq!(read("").unwrap().sign_in, SignInConfig::default());
     let oidc = "[[sign_in.oidc]]\nissuer = \"https://a.b/c\"\naudience = [\"t\"]\n";
-    let full = "[sign_in]\ncreate_users = true\nagain_after = \"30d\"\n";
+    let full = "[sign_in]\ncreate_users = true\nreauthenticate_after = \"30d\"\n";
     let config = read(&format!("{full}{oidc}claims = [\"unit\"]\n"))
         .unwrap()
         .sign_in;
     assert!(config.create_users);
     assert_eq!(config.again_after, Some(Duration::from_secs(30 * 86_400)));
     let issuer = &config.oidc[0];
-    let KeySource::Discovery(document) = &issuer.source else {
+    let IssuerKeySource::Discovery(document) = &issuer.source else {
         panic!("{issuer:?}");
     };
     assert_eq!(
@@ -26,10 +26,13 @@ fn who_says_who_users_are_is_read() {
         (issuer.user_from.as_str(), issuer.prefix.as_str()),
         ("sub", "")
     );
-    assert_eq!(issuer.algorithms, [Algorithm::RS256, Algorithm::ES256]);
+    assert_eq!(
+        issuer.algorithms,
+        [SigningAlgorithm::RS256, SigningAlgorithm::ES256]
+    );
     assert_eq!(config.claims().collect::<Vec<_>>(), ["unit"]);
     let ldap = "[sign_in]\npasswords = \"ldap\"\n[sign_in.ldap]\n";
-    let by_name = format!("{ldap}url = \"ldaps://d\"\nbind = \"uid={{user}},dc=x\"\n");
+    let by_name = format!("{ldap}url = \"ldaps://d\"\nuser_dn = \"uid={{user}},dc=x\"\n");
     let directory = read(&by_name).unwrap().sign_in.ldap.unwrap();
     assert_eq!(directory.host.to_string(), "tls://d:636");
     assert_eq!(directory.entry, LdapEntry::Named("uid={user},dc=x".into()));
@@ -80,8 +83,8 @@ fn who_says_who_users_are_is_read() {
             "sign_in.passwords is \"ldap\", and",
         ),
         (
-            "[sign_in]\nagain_after = \"soon\"\n".into(),
-            "sign_in.again_after is \"soon\"",
+            "[sign_in]\nreauthenticate_after = \"soon\"\n".into(),
+            "sign_in.reauthenticate_after is \"soon\"",
         ),
         (by_name.replace("passwords", "#"), "[sign_in.ldap] is there"),
         (
@@ -101,15 +104,15 @@ fn who_says_who_users_are_is_read() {
             "sign_in.ldap: starttls",
         ),
         (
-            format!("{ldap}url = \"ldaps://d\"\nbase = \"x\"\nfilter = \"uid={{user}}\"\n"),
+            format!("{ldap}url = \"ldaps://d\"\nbase_dn = \"x\"\nfilter = \"uid={{user}}\"\n"),
             "sign_in.ldap: it has to be said",
         ),
         (
             format!(
-                "{ldap}url = \"ldaps://d\"\nbase = \"x\"\nfilter = \"(uid={{user}})\"\n\
-                 account = \"a\"\n"
+                "{ldap}url = \"ldaps://d\"\nbase_dn = \"x\"\nfilter = \"(uid={{user}})\"\n\
+                 bind_dn = \"a\"\n"
             ),
-            "sign_in.ldap: account and password_file",
+            "sign_in.ldap: bind_dn and bind_password_file",
         ),
         (
             "[sign_in.certificates]\n".into(),

@@ -14,7 +14,7 @@ use tidewater_carrier::cryptography::signature::{
 };
 use tidewater_protocol::message::{MAX_BEARER_BYTES, bearer_too_long};
 
-use tidewater_server_config::Algorithm;
+use tidewater_server_config::SigningAlgorithm;
 
 /// So many keys of an issuer are looked at.
 const MAX_KEYS: usize = 100;
@@ -74,7 +74,7 @@ impl<'a> Token<'a> {
     }
 
     /// Whether this key, used so, has signed it.
-    pub(super) fn is_signed(&self, key: &Key, algorithm: Algorithm) -> bool {
+    pub(super) fn is_signed(&self, key: &Key, algorithm: SigningAlgorithm) -> bool {
         key.fits(algorithm) && key.verify(algorithm, self.signed.as_bytes(), &self.signature)
     }
 }
@@ -85,7 +85,7 @@ pub fn is_signed_by(token: &str, keys: &[u8]) -> bool {
     let (Ok(token), Ok(keys)) = (Token::read(token), Keys::read(keys)) else {
         return false;
     };
-    let Some(algorithm) = Algorithm::named(&token.header.alg) else {
+    let Some(algorithm) = SigningAlgorithm::from_name(&token.header.alg) else {
         return false;
     };
     let keys = keys.for_token(token.header.kid.as_deref(), algorithm);
@@ -157,7 +157,7 @@ impl Keys {
     }
 
     /// Those with which a token that says this may be signed.
-    pub(super) fn for_token(&self, id: Option<&str>, algorithm: Algorithm) -> Vec<&Key> {
+    pub(super) fn for_token(&self, id: Option<&str>, algorithm: SigningAlgorithm) -> Vec<&Key> {
         let keys = self.0.iter().filter(|key| key.fits(algorithm));
         let is_named = |key: &&Key| id.is_none() || key.id.as_deref() == id;
         keys.filter(is_named).collect()
@@ -199,20 +199,20 @@ impl Key {
     }
 
     /// Whether it can be used so.
-    fn fits(&self, algorithm: Algorithm) -> bool {
+    fn fits(&self, algorithm: SigningAlgorithm) -> bool {
         let is_meant = self.algorithm.as_deref();
         let is_meant = is_meant.is_none_or(|it| it == algorithm.name());
         is_meant
             && match (&self.public, algorithm) {
-                (Public::P256(_), Algorithm::ES256)
-                | (Public::P384(_), Algorithm::ES384)
-                | (Public::Ed25519(_), Algorithm::EdDSA) => true,
+                (Public::P256(_), SigningAlgorithm::ES256)
+                | (Public::P384(_), SigningAlgorithm::ES384)
+                | (Public::Ed25519(_), SigningAlgorithm::EdDSA) => true,
                 (Public::Rsa { .. }, algorithm) => rsa(algorithm).is_some(),
                 _ => false,
             }
     }
 
-    fn verify(&self, algorithm: Algorithm, message: &[u8], signature: &[u8]) -> bool {
+    fn verify(&self, algorithm: SigningAlgorithm, message: &[u8], signature: &[u8]) -> bool {
         let by_point = |with: &'static dyn VerificationAlgorithm, point: &Vec<u8>| {
             UnparsedPublicKey::new(with, point).verify(message, signature)
         };
@@ -230,15 +230,15 @@ impl Key {
 }
 
 /// Of at least 2,048 bits.
-fn rsa(algorithm: Algorithm) -> Option<&'static signature::RsaParameters> {
+fn rsa(algorithm: SigningAlgorithm) -> Option<&'static signature::RsaParameters> {
     Some(match algorithm {
-        Algorithm::RS256 => &signature::RSA_PKCS1_2048_8192_SHA256,
-        Algorithm::RS384 => &signature::RSA_PKCS1_2048_8192_SHA384,
-        Algorithm::RS512 => &signature::RSA_PKCS1_2048_8192_SHA512,
-        Algorithm::PS256 => &signature::RSA_PSS_2048_8192_SHA256,
-        Algorithm::PS384 => &signature::RSA_PSS_2048_8192_SHA384,
-        Algorithm::PS512 => &signature::RSA_PSS_2048_8192_SHA512,
-        Algorithm::ES256 | Algorithm::ES384 | Algorithm::EdDSA => return None,
+        SigningAlgorithm::RS256 => &signature::RSA_PKCS1_2048_8192_SHA256,
+        SigningAlgorithm::RS384 => &signature::RSA_PKCS1_2048_8192_SHA384,
+        SigningAlgorithm::RS512 => &signature::RSA_PKCS1_2048_8192_SHA512,
+        SigningAlgorithm::PS256 => &signature::RSA_PSS_2048_8192_SHA256,
+        SigningAlgorithm::PS384 => &signature::RSA_PSS_2048_8192_SHA384,
+        SigningAlgorithm::PS512 => &signature::RSA_PSS_2048_8192_SHA512,
+        SigningAlgorithm::ES256 | SigningAlgorithm::ES384 | SigningAlgorithm::EdDSA => return None,
     })
 }
 
@@ -261,7 +261,7 @@ mod tests {
     const EC_KEY: &str = r#"{"keys":[{"kty":"EC","crv":"P-256","x":"f83OJ3D2xF1Bg8vub9tLe1gHMzV76e8Tus9uPHvRVEU","y":"x_FEzRu9m36HLN_tue659LNpXW6pCyStikYjKIWI5a0"}]}"#;
     const EC_TOKEN: &str = "eyJhbGciOiJFUzI1NiJ9.eyJpc3MiOiJqb2UiLA0KICJleHAiOjEzMDA4MTkzODAsDQogImh0dHA6Ly9leGFtcGxlLmNvbS9pc19yb290Ijp0cnVlfQ.DtEhU3ljbEg8L38VWAfUAqOyKAM6-Xx-F4GawxaepmXFCgfTjDxw5djxLa8ISlSApmWQxfKTUJqPP3-Kg6NU1Q";
 
-    fn signed_by<'k>(keys: &'k Keys, token: &Token<'_>, algorithm: Algorithm) -> bool {
+    fn signed_by<'k>(keys: &'k Keys, token: &Token<'_>, algorithm: SigningAlgorithm) -> bool {
         let keys: Vec<&'k Key> = keys.for_token(token.header.kid.as_deref(), algorithm);
         keys.iter().any(|key| token.is_signed(key, algorithm))
     }
@@ -269,16 +269,16 @@ mod tests {
     #[test]
     fn the_examples_of_rfc_7515_are_genuine_and_every_change_of_them_is_noticed() {
         for (keys, text, algorithm) in [
-            (RSA_KEY, RSA_TOKEN, Algorithm::RS256),
-            (EC_KEY, EC_TOKEN, Algorithm::ES256),
+            (RSA_KEY, RSA_TOKEN, SigningAlgorithm::RS256),
+            (EC_KEY, EC_TOKEN, SigningAlgorithm::ES256),
         ] {
             let keys = Keys::read(keys.as_bytes()).unwrap();
             let token = Token::read(text).unwrap();
             assert_eq!(token.claims["iss"], "joe");
             assert_eq!(token.header.alg, algorithm.name());
             assert!(signed_by(&keys, &token, algorithm));
-            assert!(!signed_by(&keys, &token, Algorithm::RS384));
-            assert!(!signed_by(&keys, &token, Algorithm::EdDSA));
+            assert!(!signed_by(&keys, &token, SigningAlgorithm::RS384));
+            assert!(!signed_by(&keys, &token, SigningAlgorithm::EdDSA));
             for at in (0..text.len()).step_by(7) {
                 let mut changed = text.as_bytes().to_vec();
                 changed[at] = if changed[at] == b'A' { b'B' } else { b'A' };
@@ -299,7 +299,7 @@ mod tests {
             Keys::read(keys.to_string().as_bytes()).unwrap()
         };
         let token = Token::read(RSA_TOKEN).unwrap();
-        let is_signed = |keys: &Keys| signed_by(keys, &token, Algorithm::RS256);
+        let is_signed = |keys: &Keys| signed_by(keys, &token, SigningAlgorithm::RS256);
         assert!(is_signed(&keys(&|_| {})));
         assert!(is_signed(&keys(&|it| it["use"] = "sig".into())));
         assert!(is_signed(&keys(&|it| it["alg"] = "RS256".into())));
@@ -308,8 +308,8 @@ mod tests {
             assert_eq!(keys(&|it| it[name] = value.into()).len(), 0, "{name}");
         }
         let named = keys(&|_| {});
-        assert_eq!(named.for_token(Some("r"), Algorithm::RS256).len(), 1);
-        assert_eq!(named.for_token(Some("s"), Algorithm::RS256).len(), 0);
+        assert_eq!(named.for_token(Some("r"), SigningAlgorithm::RS256).len(), 1);
+        assert_eq!(named.for_token(Some("s"), SigningAlgorithm::RS256).len(), 0);
         assert!(Keys::read(b"[]").is_err());
         assert_eq!(Keys::read(b"{\"keys\":[1,{}]}").unwrap().len(), 0);
     }

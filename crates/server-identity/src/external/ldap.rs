@@ -17,7 +17,7 @@ use tokio_rustls::rustls::ClientConfig;
 use tidewater_carrier::tls;
 
 use super::{Identity, away, kept, user_name};
-use tidewater_server_config::{KeptClaim, LdapAccount, LdapConfig, LdapEntry, USER};
+use tidewater_server_config::{KeptClaim, LdapAccount, LdapConfig, LdapEntry, USER_PLACEHOLDER};
 use tidewater_server_jobs::error::ServerError;
 use tidewater_server_jobs::fault::Fault;
 
@@ -129,7 +129,7 @@ impl Directory {
         driver.spawn(connection.drive());
         let found = match &self.config.entry {
             LdapEntry::Named(name) => {
-                let name = name.replace(USER, &ldap3::dn_escape(user));
+                let name = name.replace(USER_PLACEHOLDER, &ldap3::dn_escape(user));
                 self.bind_and_read(&mut ldap, &name, password).await
             }
             LdapEntry::Found { .. } => self.find_and_bind(&mut ldap, user, password).await,
@@ -184,7 +184,7 @@ impl Directory {
                 });
             }
         }
-        let filter = filter.replace(USER, &ldap3::ldap_escape(user));
+        let filter = filter.replace(USER_PLACEHOLDER, &ldap3::ldap_escape(user));
         let mut found = self.search(ldap, base, Scope::Subtree, &filter).await?;
         if found.len() > 1 {
             return Err(Trouble::Several(filter));
@@ -310,11 +310,12 @@ mod tests {
 
     #[test]
     fn what_somebody_types_stays_a_value_of_a_name_and_of_a_filter() {
-        let name = "uid={user},ou=people".replace(USER, &ldap3::dn_escape("a,ou=admins+b=\"c\""));
+        let name = "uid={user},ou=people"
+            .replace(USER_PLACEHOLDER, &ldap3::dn_escape("a,ou=admins+b=\"c\""));
         assert_eq!(name, "uid=a\\2cou\\3dadmins\\2bb\\3d\\22c\\22,ou=people");
         assert_eq!(ldap3::dn_escape(" a "), "\\20a\\20");
         assert_eq!(ldap3::dn_escape("#a\0"), "\\23a\\00");
-        let filter = "(uid={user})".replace(USER, &ldap3::ldap_escape("*)(uid=admin"));
+        let filter = "(uid={user})".replace(USER_PLACEHOLDER, &ldap3::ldap_escape("*)(uid=admin"));
         assert_eq!(filter, "(uid=\\2a\\29\\28uid=admin)");
     }
 

@@ -16,7 +16,9 @@ use tokio::time::{Instant, sleep_until, timeout};
 use super::jws::{Keys, Token};
 use super::{Identity, ago, away, kept, rejected, span, user_name};
 use crate::web_client::{WebClient, WebRequest, successful};
-use tidewater_server_config::{Algorithm, KeptClaim, KeySource, OidcConfig, WebAddress};
+use tidewater_server_config::{
+    IssuerKeySource, KeptClaim, OidcConfig, SigningAlgorithm, WebAddress,
+};
 use tidewater_server_jobs::error::ServerError;
 use tidewater_server_jobs::fault::Fault;
 
@@ -45,16 +47,16 @@ const MAX_BYTES: usize = 256 << 10;
 const TYPES: [&str; 3] = ["jwt", "at+jwt", "application/at+jwt"];
 
 /// An identity provider.
-pub(super) struct Issuer {
+pub(super) struct OidcIssuer {
     config: OidcConfig,
     client: WebClient,
-    known: Mutex<Known>,
+    known: Mutex<JwksCache>,
     /// Whoever asks it.
     asking: tokio::sync::Mutex<()>,
 }
 
 #[derive(Default)]
-struct Known {
+struct JwksCache {
     keys: Arc<Keys>,
     /// When they were told.
     told: Option<Instant>,
@@ -64,15 +66,15 @@ struct Known {
     failure: Option<String>,
 }
 
-impl Issuer {
-    pub(super) fn new(config: &OidcConfig) -> Result<Issuer, ServerError> {
+impl OidcIssuer {
+    pub(super) fn new(config: &OidcConfig) -> Result<OidcIssuer, ServerError> {
         let client = WebClient::new(config.ca.as_deref(), 0).map_err(|error| {
             ServerError::configuration(
                 format!("sign_in.oidc {:?}: ca: {error}", config.issuer),
                 "name a PEM file with the certificate of the authority, or remove ca",
             )
         })?;
-        Ok(Issuer {
+        Ok(OidcIssuer {
             config: config.clone(),
             client,
             known: Mutex::default(),
@@ -85,7 +87,7 @@ impl Issuer {
         self.ask().await;
     }
 
-    fn known(&self) -> MutexGuard<'_, Known> {
+    fn known(&self) -> MutexGuard<'_, JwksCache> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -156,8 +158,8 @@ impl Issuer {
 
     async fn fetch(&self) -> Result<Keys, String> {
         let keys = match &self.config.source {
-            KeySource::Keys(address) => address.clone(),
-            KeySource::Discovery(document) => self.discover(document).await?,
+            IssuerKeySource::Keys(address) => address.clone(),
+            IssuerKeySource::Discovery(document) => self.discover(document).await?,
         };
         let json = self.document(&keys).await?;
         let read = Keys::read(&json).map_err(|error| format!("{}: {error}", keys.url))?;
@@ -206,7 +208,7 @@ impl Issuer {
     }
 }
 
-impl Known {
+impl JwksCache {
     /// The keys, if they are not too old.
     fn usable(&self) -> Option<Arc<Keys>> {
         let age = self.told?.elapsed();
@@ -222,7 +224,7 @@ impl Known {
 /// # Errors
 /// It proves nothing; or nobody can say, because the issuer does not tell its keys.
 pub(super) async fn check(
-    issuers: &[Arc<Issuer>],
+    issuers: &[Arc<OidcIssuer>],
     text: &str,
     now_ms: i64,
 ) -> Result<Identity, Fault> {
@@ -271,7 +273,10 @@ fn check_type(token: &Token<'_>) -> Result<(), Fault> {
     }
 }
 
-fn issuer_of<'i>(issuers: &'i [Arc<Issuer>], token: &Token<'_>) -> Result<&'i Issuer, Fault> {
+fn issuer_of<'i>(
+    issuers: &'i [Arc<OidcIssuer>],
+    token: &Token<'_>,
+) -> Result<&'i OidcIssuer, Fault> {
     let said = token.claims.get("iss").and_then(Value::as_str);
     let found = issuers.iter().find(|it| said == Some(&it.config.issuer));
     found.map(|it| &**it).ok_or_else(|| {
@@ -289,9 +294,9 @@ fn issuer_of<'i>(issuers: &'i [Arc<Issuer>], token: &Token<'_>) -> Result<&'i Is
     })
 }
 
-fn algorithm_of(config: &OidcConfig, token: &Token<'_>) -> Result<Algorithm, Fault> {
+fn algorithm_of(config: &OidcConfig, token: &Token<'_>) -> Result<SigningAlgorithm, Fault> {
     let said = token.header.alg.as_str();
-    let known = Algorithm::named(said).filter(|it| config.algorithms.contains(it));
+    let known = SigningAlgorithm::from_name(said).filter(|it| config.algorithms.contains(it));
     known.ok_or_else(|| {
         let taken: Vec<&str> = config.algorithms.iter().map(|it| it.name()).collect();
         let taken = taken.join(", ");
@@ -475,7 +480,7 @@ mod tests {
 
     #[test]
     fn where_an_issuer_tells_of_itself_follows_from_its_name() {
-        let KeySource::Discovery(address) = config().source else {
+        let IssuerKeySource::Discovery(address) = config().source else {
             panic!("nothing else was said");
         };
         let document = "https://login.example.com/.well-known/openid-configuration";
@@ -485,10 +490,10 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn keys_are_used_while_they_are_fresh_and_for_a_day_while_their_issuer_is_away() {
         let advance = tokio::time::advance;
-        let mut known = Known {
+        let mut known = JwksCache {
             told: Some(Instant::now()),
             asked: Some(Instant::now()),
-            ..Known::default()
+            ..JwksCache::default()
         };
         assert!(known.usable().is_some());
         advance(FRESH).await;

@@ -9,19 +9,20 @@ use sha2::{Digest, Sha256};
 use tidewater_centre::context::DEFAULT;
 use tidewater_centre::engine::scripts::ScriptTransaction;
 use tidewater_centre::records::{ShutOutReason, SubscriptionRequest, UserClaims, UserRecord};
-use tidewater_centre::{ScriptNotes, ScriptRun, SyncContext};
+use tidewater_centre::script_notes::ScriptNotes;
+use tidewater_centre::{ScriptRun, SyncContext};
 use tidewater_protocol::message::PasswordChange;
 use tidewater_protocol::{Code, Value};
-use tidewater_server_config::Passwords;
+use tidewater_server_config::PasswordSource;
 use tidewater_server_jobs::environment::random;
 use tidewater_server_jobs::fault::Fault;
 use tidewater_server_jobs::script_sessions::ScriptUse;
 
 use super::{ParsedSignIn, SignInService, SignedIn, named, no_randomness};
 use crate::external::Identity;
-use crate::password::{PasswordCheck, Place, check_new_password};
+use crate::password::{CheckPlace, PasswordCheck, check_new_password};
 use crate::registry::PROGRAM;
-use crate::signing::Keyring;
+use crate::signing::SigningKeys;
 
 /// A program of the operator that knows passwords.
 pub trait PasswordHandler: Send + Sync {
@@ -56,7 +57,7 @@ impl SignInService {
         &self,
         claim: &ParsedSignIn,
         asked: Vec<SubscriptionRequest>,
-        keyring: &Keyring,
+        keyring: &SigningKeys,
         (given, peer): (&[GivenPassword<'_>], &str),
     ) -> Result<SignedIn, Fault> {
         let user = &claim.user;
@@ -88,23 +89,25 @@ impl SignInService {
         &self,
         claim: &ParsedSignIn,
         asked: Vec<SubscriptionRequest>,
-        keyring: &Keyring,
+        keyring: &SigningKeys,
         (given, peer): (GivenPassword<'_>, &str),
     ) -> Result<Option<SignedIn>, Fault> {
         let user = &claim.user;
         let providers = self.providers();
         let identity = match providers.passwords() {
-            Passwords::BuiltIn => return self.by_own_password(claim, asked, keyring, given).await,
-            Passwords::Ldap if given.new.is_some() => {
+            PasswordSource::BuiltIn => {
+                return self.by_own_password(claim, asked, keyring, given).await;
+            }
+            PasswordSource::Ldap if given.new.is_some() => {
                 return Err(passwords_set_elsewhere("a directory"));
             }
-            Passwords::Ldap => Box::pin(providers.by_directory(user, given.password)).await?,
-            Passwords::Script => Box::pin(self.by_script(user, given)).await?,
-            Passwords::Handler => {
+            PasswordSource::Ldap => Box::pin(providers.by_directory(user, given.password)).await?,
+            PasswordSource::Script => Box::pin(self.by_script(user, given)).await?,
+            PasswordSource::Handler => {
                 let handler = &self.services.password_handler;
                 handler.authenticate(user, given, peer).await?
             }
-            Passwords::Off => {
+            PasswordSource::Off => {
                 return Err(Fault::new(
                     Code::ProofRejected,
                     "this server takes no passwords",
@@ -126,7 +129,7 @@ impl SignInService {
         &self,
         claim: &ParsedSignIn,
         asked: Vec<SubscriptionRequest>,
-        keyring: &Keyring,
+        keyring: &SigningKeys,
         given: GivenPassword<'_>,
     ) -> Result<Option<SignedIn>, Fault> {
         let user = &claim.user;
@@ -152,7 +155,7 @@ impl SignInService {
     }
 
     /// A place among those whose passwords are checked.
-    fn password_place(&self) -> Result<Place<'_>, Fault> {
+    fn password_place(&self) -> Result<CheckPlace<'_>, Fault> {
         self.passwords.admit().ok_or_else(|| {
             let [jitter] = random(&*self.services.environment.randomness).unwrap_or([128]);
             Fault::busy(self.passwords.retry_after_ms(jitter))

@@ -4,11 +4,12 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use tidewater_centre::procedure::CallableProcedure as Script;
+use tidewater_centre::engine::callable_procedure::CallableProcedure as Script;
+use tidewater_centre::procedure_spec::ProcedureSpec;
 use tidewater_centre::{Centre, CentreError, procedure};
 
 use super::Procedure;
-use tidewater_server_config::{Config, ProcedureConfig, Rule};
+use tidewater_server_config::{Config, ProcedureConfig, SubjectRule};
 
 /// What a configuration declares, as the database has read it.
 pub struct DeclaredProcedures {
@@ -42,7 +43,7 @@ impl DeclaredProcedures {
         let mut rules = HashMap::new();
         for space in &config.spaces {
             for (key, rule) in [("publish", &space.publish), ("subscribe", &space.subscribe)] {
-                let Rule::Patterns {
+                let SubjectRule::Patterns {
                     allow: Some(query), ..
                 } = rule
                 else {
@@ -65,7 +66,7 @@ pub(crate) async fn read_rule(
     centre: &dyn Centre,
     query: &str,
 ) -> Result<Arc<Script>, CentreError> {
-    let spec = procedure::ProcedureSpec {
+    let spec = ProcedureSpec {
         name: RULE.into(),
         sql: None,
         arguments: Vec::new(),

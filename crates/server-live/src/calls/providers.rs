@@ -11,7 +11,7 @@ use crate::call_address::CallAddress;
 use crate::call_address::subjects;
 use crate::call_outcome::busy;
 use crate::outgoing_calls::OutgoingCalls;
-use tidewater_centre::procedure::Caller;
+use tidewater_centre::Caller;
 
 /// Those who provide, and what other servers have to know of them.
 #[derive(Default)]

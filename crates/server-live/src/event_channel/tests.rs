@@ -17,7 +17,7 @@ use super::*;
 use crate::socket_loop::SocketLoop;
 use crate::spaces::refusal::{Grant, Right};
 use crate::spaces::{Hub, Notice, SpaceMember};
-use tidewater_server_config::{Limits, Rule, SpaceConfig};
+use tidewater_server_config::{ServerLimits, SpaceConfig, SubjectRule};
 use tidewater_server_identity::registry::ConnectionRegistry;
 use tidewater_server_jobs::fault::Fault;
 use tidewater_server_jobs::memory::MemoryBudget;
@@ -29,8 +29,8 @@ const MUCH: usize = 1 << 30;
 fn open_space(name: &str) -> SpaceConfig {
     SpaceConfig {
         name: name.into(),
-        publish: Rule::Everyone,
-        subscribe: Rule::Everyone,
+        publish: SubjectRule::Everyone,
+        subscribe: SubjectRule::Everyone,
         durable: None,
         last_value: false,
         slow: WhenFull::DropOldest,
@@ -38,9 +38,9 @@ fn open_space(name: &str) -> SpaceConfig {
     }
 }
 
-fn patterns(space: &str, texts: &[&str], allow: Option<&str>) -> Rule {
+fn patterns(space: &str, texts: &[&str], allow: Option<&str>) -> SubjectRule {
     let read = |text: &&str| PatternTemplate::parse(space, text).unwrap();
-    Rule::Patterns {
+    SubjectRule::Patterns {
         patterns: texts.iter().map(read).collect(),
         allow: allow.map(str::to_owned),
     }
@@ -150,7 +150,7 @@ async fn what_a_user_may_not_publish_is_left_out_and_told() {
             ..open_space("n")
         },
         SpaceConfig {
-            publish: Rule::Nobody,
+            publish: SubjectRule::Nobody,
             ..open_space("closed")
         },
         SpaceConfig {
@@ -545,7 +545,7 @@ impl Client {
 
 /// Serves a member's channel over a wire of its own until that ends.
 async fn serve_member(member: &SpaceMember, stream: DuplexStream) -> Fault {
-    let wire = SocketLoop::new(MemoryBudget::new(64 << 20), &Limits::default());
+    let wire = SocketLoop::new(MemoryBudget::new(64 << 20), &ServerLimits::default());
     wire.let_in();
     let (read_half, write_half) = split(stream);
     let mut reader = pin!(wire.read(read_half));

@@ -25,7 +25,7 @@ use tidewater_spaces::{Pattern, RouteRun, RouteRuns, Router};
 
 use super::counts::EventCounts;
 use super::event_store::{EventRange, EventStore};
-use super::inbox::{Peer, PushedKept, Space, Waiting};
+use super::inbox::{KeptPushOutcome, Peer, Space, WaitingBytes};
 use super::refusal::Refusal;
 
 /// How often it is looked whether another server has kept events.
@@ -47,7 +47,7 @@ pub(crate) struct DurableSpaces {
     tails: Mutex<HashMap<String, Tail>>,
     /// From where durable events are read, and where they are kept.
     store: Option<EventStore>,
-    waiting: Arc<Waiting>,
+    waiting: Arc<WaitingBytes>,
     counts: Arc<EventCounts>,
     /// Somebody has to look.
     poked: Notify,
@@ -95,10 +95,10 @@ impl Follower {
 
     /// Takes in those patterns that begin where it is, and tells what has to be done before the
     /// others can; `None` if there are no others.
-    fn join(&mut self, end: u64) -> Option<Step> {
+    fn join(&mut self, end: u64) -> Option<FollowerStep> {
         loop {
             match self.joining.front() {
-                None if self.at > end => return Some(Step::Wait),
+                None if self.at > end => return Some(FollowerStep::Wait),
                 None => return None,
                 Some((_, from)) if self.patterns.is_empty() || *from == self.at => {
                     let (pattern, from) = self.joining.pop_front()?;
@@ -108,7 +108,7 @@ impl Follower {
                     }
                 }
                 Some((pattern, from)) if *from < self.at => {
-                    return Some(Step::Read {
+                    return Some(FollowerStep::Read {
                         patterns: vec![pattern.clone()],
                         after: *from,
                         until: self.at,
@@ -120,8 +120,8 @@ impl Follower {
         }
     }
 
-    fn read(&self, until: u64) -> Step {
-        Step::Read {
+    fn read(&self, until: u64) -> FollowerStep {
+        FollowerStep::Read {
             patterns: self.patterns.clone(),
             after: self.at,
             until,
@@ -131,7 +131,7 @@ impl Follower {
 }
 
 /// What a follower does next.
-enum Step {
+enum FollowerStep {
     Gone,
     Live,
     /// The tail is behind it.
@@ -151,7 +151,7 @@ impl DurableSpaces {
     /// Spaces whose events are kept in a store.
     pub(crate) fn new(
         store: Option<EventStore>,
-        waiting: Arc<Waiting>,
+        waiting: Arc<WaitingBytes>,
         counts: Arc<EventCounts>,
     ) -> Arc<DurableSpaces> {
         Arc::new(DurableSpaces {
@@ -338,9 +338,11 @@ impl DurableSpaces {
                     continue;
                 };
                 match follower.peer.push_kept(&self.waiting, space, &slice, false) {
-                    PushedKept::Taken { wakes: true } => woken.push(Arc::clone(&follower.peer)),
-                    PushedKept::Taken { .. } | PushedKept::Gone => {}
-                    PushedKept::Full => {
+                    KeptPushOutcome::Taken { wakes: true } => {
+                        woken.push(Arc::clone(&follower.peer))
+                    }
+                    KeptPushOutcome::Taken { .. } | KeptPushOutcome::Gone => {}
+                    KeptPushOutcome::Full => {
                         follower.is_live = false;
                         follower.at = of_run - 1;
                         follower.task = self.next_task();
@@ -371,10 +373,10 @@ impl DurableSpaces {
 
     /// What a follower does next, found under the lock under which the tail grows. Whoever has to be
     /// woken for it comes along.
-    fn step(&self, space: &str, task: (u64, u64)) -> (Step, Option<Arc<Peer>>) {
+    fn step(&self, space: &str, task: (u64, u64)) -> (FollowerStep, Option<Arc<Peer>>) {
         let mut tails = self.tails();
         let Some(tail) = tails.get_mut(space) else {
-            return (Step::Gone, None);
+            return (FollowerStep::Gone, None);
         };
         let Tail {
             space,
@@ -385,7 +387,7 @@ impl DurableSpaces {
             ..
         } = tail;
         let Some(follower) = followers.get_mut(&task.0).filter(|it| it.task == task.1) else {
-            return (Step::Gone, None);
+            return (FollowerStep::Gone, None);
         };
         if let Some(step) = follower.join(*end) {
             return (step, None);
@@ -400,7 +402,7 @@ impl DurableSpaces {
                 continue;
             }
             if !peer.has_room(&self.waiting, space) {
-                return (Step::Again, Some(peer));
+                return (FollowerStep::Again, Some(peer));
             }
             let wanted = wanted(&recent.packed, &follower.patterns, follower.at);
             if wanted.events > 0 {
@@ -412,7 +414,7 @@ impl DurableSpaces {
         for pattern in &follower.patterns {
             router.subscribe(pattern, task.0);
         }
-        (Step::Live, Some(peer))
+        (FollowerStep::Live, Some(peer))
     }
 
     /// Notes how far a follower has come.
@@ -549,14 +551,14 @@ async fn catch_up(kept: Arc<DurableSpaces>, space: String, task: (u64, u64)) {
             peer.wake();
         }
         let (patterns, after, until, joins) = match step {
-            Step::Gone | Step::Live => return,
-            Step::Again => continue,
-            Step::Wait => {
+            FollowerStep::Gone | FollowerStep::Live => return,
+            FollowerStep::Again => continue,
+            FollowerStep::Wait => {
                 kept.poke();
                 moved.await;
                 continue;
             }
-            Step::Read {
+            FollowerStep::Read {
                 patterns,
                 after,
                 until,

@@ -19,11 +19,11 @@ use tidewater_spaces::{
 use super::counts::EventCounts;
 use super::event_store::EventStore;
 use super::followers::DurableSpaces;
-use super::inbox::{Peer, Pushed, Space, Waiting};
+use super::inbox::{Peer, PushOutcome, Space, WaitingBytes};
 use super::refusal::{Refusal, User};
 
 use crate::nats_client::NatsClient;
-use tidewater_server_config::{Rule, SpaceConfig};
+use tidewater_server_config::{SpaceConfig, SubjectRule};
 
 /// Subscriptions of one connection.
 const MAX_SUBSCRIPTIONS: usize = 1_000;
@@ -45,7 +45,7 @@ pub struct Hub {
     version: AtomicU64,
     /// Another one after each configuration.
     generation: AtomicU64,
-    pub(crate) waiting: Arc<Waiting>,
+    pub(crate) waiting: Arc<WaitingBytes>,
     /// The size of the largest event that is taken.
     pub(crate) event_bytes: usize,
     /// For what comes from elsewhere.
@@ -135,7 +135,7 @@ impl Hub {
         store: Option<EventStore>,
         outside: Option<NatsClient>,
     ) -> Arc<Hub> {
-        let waiting = Arc::new(Waiting::new(most_waiting));
+        let waiting = Arc::new(WaitingBytes::new(most_waiting));
         let counts = Arc::<EventCounts>::default();
         let spaces = spaces.into_iter().map(Space::new);
         let spaces = spaces.map(|it| (it.config.name.clone(), Arc::new(it)));
@@ -372,7 +372,8 @@ impl Hub {
     pub(crate) fn asking(&self) -> Vec<SpaceConfig> {
         let inside = self.inside();
         let spaces = inside.spaces.values().map(|it| &it.config);
-        let asks = |it: &&SpaceConfig| matches!(&it.publish, Rule::Patterns { allow: Some(_), .. });
+        let asks =
+            |it: &&SpaceConfig| matches!(&it.publish, SubjectRule::Patterns { allow: Some(_), .. });
         spaces.filter(asks).cloned().collect()
     }
 
@@ -414,7 +415,7 @@ impl Hub {
         routes: &mut Routes,
         chunk: &Bytes,
     ) -> Result<PublishOutcome, EventError> {
-        let mut publishing = Publishing {
+        let mut publishing = ChunkPublisher {
             hub: self,
             publisher,
             woken: std::mem::take(&mut routes.woken),
@@ -429,7 +430,7 @@ impl Hub {
                 Err(error) => break Err(error),
             }
         };
-        let Publishing {
+        let ChunkPublisher {
             mut woken,
             published,
             ..
@@ -495,7 +496,7 @@ fn shown(name: &str) -> String {
 }
 
 /// A chunk on its way.
-struct Publishing<'a> {
+struct ChunkPublisher<'a> {
     hub: &'a Hub,
     publisher: Option<&'a Arc<Peer>>,
     routes: &'a mut Routes,
@@ -512,10 +513,10 @@ enum Round {
     Again,
 }
 
-impl Publishing<'_> {
+impl ChunkPublisher<'_> {
     /// Passes on what was not.
     fn round(&mut self, chunk: &Bytes) -> Result<Round, EventError> {
-        let Publishing {
+        let ChunkPublisher {
             hub,
             publisher,
             routes,
@@ -571,7 +572,7 @@ impl Publishing<'_> {
                     }
                     hub.counts.delivered(run.events, others().count());
                     for peer in others() {
-                        let pushed: Pushed = peer.push(&hub.waiting, space, number, &slice);
+                        let pushed: PushOutcome = peer.push(&hub.waiting, space, number, &slice);
                         published.is_crowded |= pushed.is_crowded;
                         if pushed.wakes {
                             woken.push(Arc::clone(peer));

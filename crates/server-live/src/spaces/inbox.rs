@@ -26,7 +26,7 @@ pub(crate) struct Space {
 
 /// The bytes that wait in all queues together.
 #[derive(Debug)]
-pub(crate) struct Waiting {
+pub(crate) struct WaitingBytes {
     bytes: AtomicUsize,
     most: usize,
     /// Events that somebody was too slow for.
@@ -116,9 +116,9 @@ impl Space {
     }
 }
 
-impl Waiting {
-    pub(crate) fn new(most: usize) -> Waiting {
-        Waiting {
+impl WaitingBytes {
+    pub(crate) fn new(most: usize) -> WaitingBytes {
+        WaitingBytes {
             bytes: AtomicUsize::new(0),
             most,
             missed: AtomicU64::new(0),
@@ -180,7 +180,7 @@ impl Hash for Peer {
 
 /// What came of handing a slice to a connection.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Pushed {
+pub(crate) struct PushOutcome {
     /// Nothing waited: it has to be woken.
     pub(crate) wakes: bool,
     /// Its queue is more than half full.
@@ -189,7 +189,7 @@ pub(crate) struct Pushed {
 
 /// What came of handing durable events to a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum PushedKept {
+pub(crate) enum KeptPushOutcome {
     Taken {
         /// Nothing waited.
         wakes: bool,
@@ -219,14 +219,14 @@ impl Peer {
     /// Hands it a run of events.
     pub(crate) fn push<R>(
         &self,
-        waiting: &Waiting,
+        waiting: &WaitingBytes,
         space: &Arc<Space>,
         publisher: u64,
         run: &RouteRun<R>,
-    ) -> Pushed {
+    ) -> PushOutcome {
         let mut inbox = self.inbox();
         if inbox.is_closed || inbox.end.is_some() {
-            return Pushed::default();
+            return PushOutcome::default();
         }
         let was_empty = inbox.outlets.is_empty();
         let place = inbox.outlet(space);
@@ -244,9 +244,9 @@ impl Peer {
         } else if now == 0 {
             // It was larger than the queue, and dropped by itself.
             self.forget_outlet(waiting, &mut inbox, place);
-            return Pushed::default();
+            return PushOutcome::default();
         }
-        Pushed {
+        PushOutcome {
             wakes: was_empty || pushed.is_err(),
             is_crowded: now > most / 2,
         }
@@ -256,14 +256,14 @@ impl Peer {
     /// is forced.
     pub(crate) fn push_kept(
         &self,
-        waiting: &Waiting,
+        waiting: &WaitingBytes,
         space: &Arc<Space>,
         run: &RouteRun<()>,
         forced: bool,
-    ) -> PushedKept {
+    ) -> KeptPushOutcome {
         let mut inbox = self.inbox();
         if inbox.is_closed || inbox.end.is_some() {
-            return PushedKept::Gone;
+            return KeptPushOutcome::Gone;
         }
         let wakes = inbox.outlets.is_empty();
         let place = inbox.outlet(space);
@@ -271,24 +271,24 @@ impl Peer {
         let before = outlet.bytes();
         let most = waiting.most_of(space);
         if !forced && before > 0 && before + run.bytes.len() > most {
-            return PushedKept::Full;
+            return KeptPushOutcome::Full;
         }
         outlet.set_most(usize::MAX);
         // There is room for everything.
         let _ = outlet.push(0, run.bytes.clone(), run.events);
         waiting.changed(before, outlet.bytes());
-        PushedKept::Taken { wakes }
+        KeptPushOutcome::Taken { wakes }
     }
 
     /// Whether its queue of a durable space is at most half full.
-    pub(crate) fn has_room(&self, waiting: &Waiting, space: &Arc<Space>) -> bool {
+    pub(crate) fn has_room(&self, waiting: &WaitingBytes, space: &Arc<Space>) -> bool {
         let inbox = self.inbox();
         let waits = inbox.outlets.iter().find(|(it, _)| it.is(space));
         waits.is_none_or(|(_, outlet)| outlet.bytes() <= waiting.most_of(space) / 2)
     }
 
     /// Ends when its queue of a durable space is at most half full; false if it is gone.
-    pub(crate) async fn room(&self, waiting: &Waiting, space: &Arc<Space>) -> bool {
+    pub(crate) async fn room(&self, waiting: &WaitingBytes, space: &Arc<Space>) -> bool {
         loop {
             let freed = self.room.notified();
             if self.is_gone() {
@@ -307,7 +307,7 @@ impl Peer {
     }
 
     /// Ends its connection.
-    pub(crate) fn cut(&self, waiting: &Waiting, refusal: Refusal) {
+    pub(crate) fn cut(&self, waiting: &WaitingBytes, refusal: Refusal) {
         let mut inbox = self.inbox();
         inbox.clear(waiting);
         inbox.end = Some(refusal);
@@ -321,7 +321,7 @@ impl Peer {
     }
 
     /// The next slice of events; spaces take turns. `None` if nothing waits.
-    pub(crate) fn pop(&self, waiting: &Waiting) -> Result<Option<Bytes>, Refusal> {
+    pub(crate) fn pop(&self, waiting: &WaitingBytes) -> Result<Option<Bytes>, Refusal> {
         let mut inbox = self.inbox();
         if let Some(end) = &inbox.end {
             return Err(end.clone());
@@ -355,7 +355,7 @@ impl Peer {
         self.ready.notified().await;
     }
 
-    fn forget_outlet(&self, waiting: &Waiting, inbox: &mut Inbox, place: usize) {
+    fn forget_outlet(&self, waiting: &WaitingBytes, inbox: &mut Inbox, place: usize) {
         let Some((space, mut outlet)) = inbox.outlets.remove(place) else {
             return;
         };
@@ -369,7 +369,7 @@ impl Peer {
     }
 
     /// Events of a space are lost to it.
-    pub(crate) fn miss(&self, waiting: &Waiting, space: &str, events: u64) {
+    pub(crate) fn miss(&self, waiting: &WaitingBytes, space: &str, events: u64) {
         self.miss_in(waiting, &mut self.inbox(), space.to_owned(), events);
     }
 
@@ -379,7 +379,7 @@ impl Peer {
         self.noticed.notify_one();
     }
 
-    fn miss_in(&self, waiting: &Waiting, inbox: &mut Inbox, space: String, events: u64) {
+    fn miss_in(&self, waiting: &WaitingBytes, inbox: &mut Inbox, space: String, events: u64) {
         waiting.missed.fetch_add(events, Relaxed);
         match inbox.missed.iter_mut().find(|(name, _)| *name == space) {
             Some((_, missed)) => *missed += events,
@@ -412,7 +412,7 @@ impl Peer {
     }
 
     /// Nothing waits for it any more, and nothing will.
-    pub(crate) fn close(&self, waiting: &Waiting) {
+    pub(crate) fn close(&self, waiting: &WaitingBytes) {
         let mut inbox = self.inbox();
         inbox.clear(waiting);
         inbox.is_closed = true;
@@ -433,7 +433,7 @@ impl Inbox {
         })
     }
 
-    fn clear(&mut self, waiting: &Waiting) {
+    fn clear(&mut self, waiting: &WaitingBytes) {
         for (_, outlet) in std::mem::take(&mut self.outlets) {
             waiting.changed(outlet.bytes(), 0);
         }

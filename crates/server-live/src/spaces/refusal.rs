@@ -5,7 +5,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use tidewater_protocol::Code;
 use tidewater_spaces::{Pattern, PatternTemplate, SubjectError};
 
-use tidewater_server_config::{Rule, SpaceConfig};
+use tidewater_server_config::{SpaceConfig, SubjectRule};
 
 /// What somebody does with a subject.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -16,7 +16,7 @@ pub enum Right {
 
 impl Right {
     /// Who has the right in a space.
-    pub(crate) fn rule(self, space: &SpaceConfig) -> &Rule {
+    pub(crate) fn rule(self, space: &SpaceConfig) -> &SubjectRule {
         match self {
             Right::Publish => &space.publish,
             Right::Subscribe => &space.subscribe,
@@ -162,7 +162,7 @@ impl User {
     /// Whether there is nothing that has to be asked about this user.
     pub(crate) fn has_asked(&self, space: &SpaceConfig, right: Right) -> bool {
         match right.rule(space) {
-            Rule::Patterns {
+            SubjectRule::Patterns {
                 allow: Some(query), ..
             } => self.grants().iter().any(|it| it.is_of(space, right, query)),
             _ => true,
@@ -199,12 +199,12 @@ impl User {
 
     fn may(&self, space: &SpaceConfig, right: Right) -> May {
         match right.rule(space) {
-            Rule::Everyone => May::All,
-            Rule::Nobody => May::Some(Vec::new()),
-            Rule::Patterns {
+            SubjectRule::Everyone => May::All,
+            SubjectRule::Nobody => May::Some(Vec::new()),
+            SubjectRule::Patterns {
                 allow: Some(query), ..
             } if !self.is_granted(space, right, query) => May::Some(Vec::new()),
-            Rule::Patterns { patterns, .. } => {
+            SubjectRule::Patterns { patterns, .. } => {
                 let mine = |it: &PatternTemplate| it.for_user(&self.name);
                 May::Some(patterns.iter().filter_map(mine).collect())
             }

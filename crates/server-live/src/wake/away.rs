@@ -13,12 +13,11 @@ use serde_json::json;
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep};
 
-use tidewater_centre::Interest;
+use tidewater_centre::{Caller, Interest};
 use tidewater_protocol::RemoteId;
 
 use super::wake_request::{WakeTarget, post};
 use super::{HeldPublication, Wakes};
-use tidewater_centre::procedure::Caller;
 use tidewater_server_config::WakeConfig;
 
 /// Who has not come for so long is not woken any more.

@@ -95,8 +95,9 @@ impl State {
         for (asked, answer) in asked.iter().zip(answers) {
             let remote = self.remotes.get_mut(&asked.number);
             // Who was told meanwhile, or syncs, learns it by that.
-            let is_same =
-                |it: &&mut super::Remote| it.since == asked.since && it.status == Status::Quiet;
+            let is_same = |it: &&mut super::WatchedRemote| {
+                it.since == asked.since && it.status == Status::Quiet
+            };
             let Some(remote) = remote.filter(is_same) else {
                 continue;
             };

@@ -122,7 +122,10 @@ impl Document {
 ///
 /// # Errors
 /// It is something else: what, and what was expected.
-pub(crate) fn objects(reply: &super::Reply, list: &str) -> Result<Vec<Map<String, Json>>, String> {
+pub(crate) fn objects(
+    reply: &super::HandlerReply,
+    list: &str,
+) -> Result<Vec<Map<String, Json>>, String> {
     let is_lines = reply
         .content_type
         .split(';')
@@ -168,7 +171,7 @@ pub(crate) fn objects(reply: &super::Reply, list: &str) -> Result<Vec<Map<String
 ///
 /// # Errors
 /// It is none.
-pub(crate) fn whole(reply: &super::Reply) -> Result<Map<String, Json>, String> {
+pub(crate) fn whole(reply: &super::HandlerReply) -> Result<Map<String, Json>, String> {
     match serde_json::from_slice(&reply.body) {
         Ok(Json::Object(object)) => Ok(object),
         Ok(other) => Err(format!(

@@ -9,7 +9,7 @@ use tidewater_protocol::{ColumnType, Datum, Op, RowShape, RowsWriter, Table, Val
 
 use super::document::{Document, kind, whole};
 use super::upload::columns;
-use super::{About, Reply, key_of};
+use super::{About, HandlerReply, key_of};
 use tidewater_server_config::HandlerEvent;
 
 /// No page is longer.
@@ -37,7 +37,7 @@ pub struct Page {
 }
 
 /// What is asked for.
-pub struct Wanted<'w> {
+pub struct HandlerQuery<'w> {
     /// The table.
     pub table: &'w Table,
     /// JSON; nothing from the beginning.
@@ -46,7 +46,7 @@ pub struct Wanted<'w> {
     pub again: &'w [Map<String, Json>],
 }
 
-impl Wanted<'_> {
+impl HandlerQuery<'_> {
     /// The request.
     pub fn document(&self, about: &About) -> Document {
         let event = HandlerEvent::Download;
@@ -74,7 +74,7 @@ impl Wanted<'_> {
 ///
 /// # Errors
 /// It is none: what it is, and what was expected.
-pub fn page(reply: &Reply, table: &Table, first: bool) -> Result<Page, String> {
+pub fn page(reply: &HandlerReply, table: &Table, first: bool) -> Result<Page, String> {
     let mut answer = whole(reply)?;
     let flag = |name: &str, value: Option<&Json>| match value {
         None | Some(Json::Null) => Ok(false),
@@ -163,16 +163,16 @@ fn key(table: &Table, json: &Json) -> Result<Vec<Value>, String> {
 }
 
 /// What the pages of a table have come to: of each key what was told of it last.
-pub struct Collected<'t> {
+pub struct CollectedRows<'t> {
     table: &'t Table,
     shape: RowShape,
     rows: BTreeMap<Vec<u8>, (Vec<Value>, bool)>,
 }
 
-impl<'t> Collected<'t> {
+impl<'t> CollectedRows<'t> {
     /// Of a table, nothing yet.
-    pub fn new(table: &'t Table) -> Collected<'t> {
-        Collected {
+    pub fn new(table: &'t Table) -> CollectedRows<'t> {
+        CollectedRows {
             table,
             shape: table.shape(),
             rows: BTreeMap::new(),

@@ -5,15 +5,14 @@ use std::sync::Arc;
 
 use tidewater_centre::engine::upload::column_map::{AnnouncedColumns, ColumnMap};
 use tidewater_centre::{
-    CentreError, ConflictChoice, ContendedChange, RefusedChoice, Resolutions, SettleOutcome,
-    SyncUpload, Verdicts, Worker,
+    Caller, CentreError, ConflictChoice, ContendedChange, RefusedChoice, Resolutions,
+    SettleOutcome, SyncUpload, Verdicts, Worker,
 };
 use tidewater_protocol::{Code, PublicationSchema};
 
-use super::resolve::Contest;
+use super::resolve::ContestedRows;
 use super::upload::{Batches, verdicts};
 use super::{About, HandlerHost, HandlerSet};
-use tidewater_centre::procedure::Caller;
 use tidewater_server_config::{Config, HandlerEvent};
 use tidewater_server_jobs::environment::Environment;
 use tidewater_server_jobs::error::ServerError;
@@ -182,7 +181,7 @@ impl OperatorHandlers {
                     "conflicts of {name:?} are a handler's affair, and the configuration has none"
                 )));
             };
-            let contest = Contest::new(table, std::slice::from_ref(row), &prefix);
+            let contest = ContestedRows::new(table, std::slice::from_ref(row), &prefix);
             let document = contest.document(handler, &about);
             let most = contest.max_answer_bytes();
             let reply = handler.ask(self.host(), &caller, &document, most).await?;

@@ -8,8 +8,8 @@ use serde_json::{Map, Value as Json};
 use tidewater_protocol::Code;
 
 use super::document::{kind, whole};
-use super::{Document, Handler, HandlerServices, Handlers, Reply};
-use tidewater_centre::procedure::Caller;
+use super::{Document, Handler, HandlerReply, HandlerServices, Handlers};
+use tidewater_centre::Caller;
 use tidewater_protocol::RemoteId;
 use tidewater_server_config::HandlerEvent;
 use tidewater_server_identity::external::{Identity, kept, user_name};
@@ -115,7 +115,7 @@ struct Acceptance {
     has_set_password: bool,
 }
 
-fn read(reply: &Reply, user: &str) -> Result<Option<Acceptance>, String> {
+fn read(reply: &HandlerReply, user: &str) -> Result<Option<Acceptance>, String> {
     let answer = whole(reply)?;
     match answer.get("verdict").and_then(Json::as_str) {
         Some("accept") => {}
@@ -172,7 +172,7 @@ mod tests {
     #[test]
     fn whoever_is_accepted_has_a_name_and_claims() {
         let said = |body: &str| {
-            let reply = Reply {
+            let reply = HandlerReply {
                 content_type: String::new(),
                 body: body.to_owned().into(),
             };

@@ -7,24 +7,24 @@ use tidewater_protocol::{Op, Table, json};
 
 use super::document::{Document, kind, objects};
 use super::upload::{columns, operation};
-use super::{About, Handler, Reply, key_of};
+use super::{About, Handler, HandlerReply, key_of};
 use tidewater_server_config::HandlerEvent;
 
 /// How much longer an answer may be than what it answers.
 const ANSWER_BYTES: usize = 1 << 20;
 
 /// Some contended rows of one table.
-pub struct Contest<'c> {
+pub struct ContestedRows<'c> {
     table: &'c Table,
     rows: &'c [ContendedChange],
     keys: Vec<String>,
     written: Vec<String>,
 }
 
-impl<'c> Contest<'c> {
+impl<'c> ContestedRows<'c> {
     /// Of an upload whose rows' keys begin so.
-    pub fn new(table: &'c Table, rows: &'c [ContendedChange], prefix: &str) -> Contest<'c> {
-        let mut contest = Contest {
+    pub fn new(table: &'c Table, rows: &'c [ContendedChange], prefix: &str) -> ContestedRows<'c> {
+        let mut contest = ContestedRows {
             table,
             rows,
             keys: Vec::with_capacity(rows.len()),
@@ -77,7 +77,7 @@ impl<'c> Contest<'c> {
     ///
     /// # Errors
     /// It does not: what it says instead, and what was expected.
-    pub fn resolutions(&self, reply: &Reply) -> Result<Resolutions, String> {
+    pub fn resolutions(&self, reply: &HandlerReply) -> Result<Resolutions, String> {
         let mut found = Resolutions::new();
         for object in objects(reply, "rows")? {
             let key = object.get("idempotency_key").and_then(Json::as_str);

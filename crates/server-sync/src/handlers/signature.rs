@@ -7,7 +7,7 @@ use std::fmt::Write;
 
 use tidewater_carrier::cryptography::hmac;
 
-use tidewater_server_config::{ConfigError, Secret};
+use tidewater_server_config::{ConfigError, HandlerSecret};
 use tidewater_server_jobs::error::ServerError;
 
 /// Seconds since 1970.
@@ -15,16 +15,16 @@ pub(crate) const TIMESTAMP: &str = "tidewater-timestamp";
 pub(crate) const SIGNATURE: &str = "tidewater-signature";
 
 /// Signs requests.
-pub(crate) struct Signer(Vec<hmac::Key>);
+pub(crate) struct RequestSigner(Vec<hmac::Key>);
 
-impl Signer {
+impl RequestSigner {
     /// # Errors
     /// A file cannot be read.
-    pub(crate) fn new(secrets: &[Secret]) -> Result<Signer, ServerError> {
+    pub(crate) fn new(secrets: &[HandlerSecret]) -> Result<RequestSigner, ServerError> {
         let keys = secrets.iter().map(|secret| {
             let secret = match secret {
-                Secret::Text(text) => text.clone(),
-                Secret::File(path) => {
+                HandlerSecret::Text(text) => text.clone(),
+                HandlerSecret::File(path) => {
                     let read = std::fs::read_to_string(path);
                     let read = read.map_err(|source| ConfigError::File {
                         what: "secret of a handler",
@@ -36,7 +36,7 @@ impl Signer {
             };
             Ok(hmac::Key::new(hmac::HMAC_SHA256, secret.as_bytes()))
         });
-        keys.collect::<Result<_, _>>().map(Signer)
+        keys.collect::<Result<_, _>>().map(RequestSigner)
     }
 
     /// The headers of a request.
@@ -72,13 +72,16 @@ mod tests {
 
     #[test]
     fn time_and_body_are_signed_with_each_secret() {
-        let signer = Signer::new(&[Secret::Text("new".into()), Secret::Text("old".into())]);
+        let signer = RequestSigner::new(&[
+            HandlerSecret::Text("new".into()),
+            HandlerSecret::Text("old".into()),
+        ]);
         let headers = signer.unwrap().headers(1_700_000_000_123, b"{}");
         assert_eq!(headers[0], (TIMESTAMP, "1700000000".to_owned()));
         // printf '1700000000.{}' | openssl dgst -sha256 -hmac new
         let expected = "v1=29810abc729e7b7322b3ce2c7456a99bca762870c031aa43455fd67b43aab3c0,v1=2b5e6fc3cac3432cb8a3476c75510114966afb97256d20b9198872431b7ceca6";
         assert_eq!(headers[1], (SIGNATURE, expected.to_owned()));
-        let unsigned = Signer::new(&[]).unwrap().headers(0, b"");
+        let unsigned = RequestSigner::new(&[]).unwrap().headers(0, b"");
         assert_eq!(unsigned.len(), 1);
     }
 }

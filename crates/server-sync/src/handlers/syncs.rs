@@ -4,13 +4,13 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value as Json};
 
+use tidewater_centre::Caller;
 use tidewater_centre::records::SyncRecord;
 use tidewater_protocol::Code;
 
 use super::document::whole;
 use super::upload::reason;
-use super::{About, Document, Handler, HandlerServices, Reply, key_of};
-use tidewater_centre::procedure::Caller;
+use super::{About, Document, Handler, HandlerReply, HandlerServices, key_of};
 use tidewater_server_config::HandlerEvent;
 use tidewater_server_jobs::fault::Fault;
 
@@ -107,7 +107,7 @@ impl About {
 }
 
 /// Why a sync may not begin; `None`: it may.
-fn read(reply: &Reply) -> Result<Option<String>, String> {
+fn read(reply: &HandlerReply) -> Result<Option<String>, String> {
     if reply.body.is_empty() {
         return Ok(None);
     }

@@ -10,7 +10,7 @@ use tidewater_protocol::argument::{coerce, type_name};
 use tidewater_protocol::{Code, Datum, Op, RowsReader, Table, UnpackedRow, Value, json};
 
 use super::document::{Document, kind, objects};
-use super::{About, Handler, Reply};
+use super::{About, Handler, HandlerReply};
 use tidewater_server_config::HandlerEvent;
 
 /// The bytes of rows in one request, if it has more than one: the arguments of a call have less
@@ -50,7 +50,7 @@ pub struct Batch {
 
 /// What was asked, to know what may be answered.
 #[derive(Clone, Copy)]
-pub struct Asked<'a> {
+pub struct JudgedRows<'a> {
     /// The table.
     pub table: &'a Table,
     /// What the keys of the rows begin with, before their number.
@@ -214,8 +214,8 @@ impl Batch {
     }
 
     /// What is asked, so that the answer can be understood.
-    pub fn asked<'a>(&'a self, table: &'a Table, prefix: &'a str, keeps: bool) -> Asked<'a> {
-        Asked {
+    pub fn asked<'a>(&'a self, table: &'a Table, prefix: &'a str, keeps: bool) -> JudgedRows<'a> {
+        JudgedRows {
             table,
             prefix,
             first: self.first,
@@ -256,7 +256,7 @@ impl Batch {
 ///
 /// # Errors
 /// It does not: what it says instead, and what was expected.
-pub fn verdicts(reply: &Reply, asked: Asked<'_>) -> Result<TableVerdicts, String> {
+pub fn verdicts(reply: &HandlerReply, asked: JudgedRows<'_>) -> Result<TableVerdicts, String> {
     let answered = objects(reply, "rows")?;
     let mut seen = vec![false; asked.ops.len()];
     let mut verdicts = TableVerdicts::new();
@@ -300,7 +300,7 @@ pub fn verdicts(reply: &Reply, asked: Asked<'_>) -> Result<TableVerdicts, String
     }
 }
 
-impl Asked<'_> {
+impl JudgedRows<'_> {
     fn key(&self, place: usize) -> String {
         format!("{}{}", self.prefix, self.first + place as u64)
     }
@@ -426,12 +426,12 @@ mod tests {
     }
 
     fn read(keeps: bool, content_type: &str, body: &str) -> Result<TableVerdicts, String> {
-        let reply = Reply {
+        let reply = HandlerReply {
             content_type: content_type.into(),
             body: body.to_owned().into(),
         };
         let table = table();
-        let asked = Asked {
+        let asked = JudgedRows {
             table: &table,
             prefix: "r/u/0-",
             first: 7,

@@ -19,7 +19,7 @@ const COMPARE_BYTES: usize = 8 << 20;
 const BYTES_A_BYTE: u64 = 8;
 
 /// What the Hello says of a subscription.
-pub(crate) struct Expected<'a> {
+pub(crate) struct ComparedSubscription<'a> {
     pub(crate) schema: &'a PublicationSchema,
     /// It announced that it compares.
     pub(crate) compares: bool,
@@ -28,23 +28,26 @@ pub(crate) struct Expected<'a> {
 }
 
 /// What a remote says of a table that it compares.
-struct Announced {
+struct AnnouncedCompare {
     begin: TableBegin,
     ranges: Vec<KeyRange>,
     untracked: bool,
 }
 
 /// Takes the tables that a remote compares.
-pub(crate) struct Comparing<'a> {
-    expected: Vec<Expected<'a>>,
-    tables: Vec<Vec<Announced>>,
+pub(crate) struct CompareReader<'a> {
+    expected: Vec<ComparedSubscription<'a>>,
+    tables: Vec<Vec<AnnouncedCompare>>,
     bytes: usize,
     reservation: Reservation,
 }
 
-impl<'a> Comparing<'a> {
-    pub(crate) fn new(expected: Vec<Expected<'a>>, budget: &MemoryBudget) -> Comparing<'a> {
-        Comparing {
+impl<'a> CompareReader<'a> {
+    pub(crate) fn new(
+        expected: Vec<ComparedSubscription<'a>>,
+        budget: &MemoryBudget,
+    ) -> CompareReader<'a> {
+        CompareReader {
             tables: expected.iter().map(|_| Vec::new()).collect(),
             expected,
             bytes: 0,
@@ -81,7 +84,7 @@ impl<'a> Comparing<'a> {
             .find(|known| known.begin.table == begin.table)
         {
             Some(known) => known.ranges.extend(compare.ranges),
-            None => tables.push(Announced {
+            None => tables.push(AnnouncedCompare {
                 begin: *begin,
                 ranges: compare.ranges,
                 untracked: compare.untracked,
@@ -105,11 +108,11 @@ impl<'a> Comparing<'a> {
 /// Whether a table is compared as it is published, in ranges that make sense.
 fn check(
     schema: &PublicationSchema,
-    Announced {
+    AnnouncedCompare {
         begin,
         ranges,
         untracked,
-    }: Announced,
+    }: AnnouncedCompare,
 ) -> Result<TableCompare, Fault> {
     let name = &begin.table;
     let published = schema.table(name);
@@ -152,12 +155,12 @@ mod tests {
             ..TableBegin::default()
         };
         let compares = || {
-            let expected = Expected {
+            let expected = ComparedSubscription {
                 schema: &schema,
                 compares: true,
                 schema_differs: false,
             };
-            let mut comparing = Comparing::new(vec![expected], &budget.of_session());
+            let mut comparing = CompareReader::new(vec![expected], &budget.of_session());
             let taken = comparing.table(CompareTable {
                 subscription: 0,
                 table: Some(Box::new(table.clone())),

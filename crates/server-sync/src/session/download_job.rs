@@ -1,22 +1,22 @@
 //! What a worker reads for a download.
 
+use super::Sync;
+use super::opening::OpenedSync;
+use tidewater_centre::packed_rows::TableRequest;
 use tidewater_centre::{
     DownloadJob, DownloadSubscription, GainedPartitions, GivenTable, OwnUpload, TableCompare,
-    TableRequest, UploadResult,
+    UploadResult,
 };
-
-use super::Sync;
-use super::opening::Opened;
 
 /// What the uploads of a sync came to.
 #[derive(Default)]
-pub(crate) struct Applied {
+pub(crate) struct AppliedUploads {
     /// Index of the subscription, sequence, id, result.
     pub(crate) results: Vec<(usize, UploadResult)>,
     pub(crate) own: Vec<(usize, OwnUpload)>,
 }
 
-impl Applied {
+impl AppliedUploads {
     /// What the download has to answer: what the remote asks for, and what handlers have seen to.
     fn requests(&self, index: usize, mut asked: Vec<TableRequest>) -> Vec<TableRequest> {
         let of_index = self.results.iter().filter(|(of, _)| *of == index);
@@ -35,8 +35,8 @@ impl Sync<'_> {
     /// What a worker reads: of each subscription what it asks for besides the changes.
     pub(crate) fn download_job(
         &self,
-        opened: &Opened,
-        applied: &mut Applied,
+        opened: &OpenedSync,
+        applied: &mut AppliedUploads,
         besides: impl Iterator<Item = ((Vec<TableRequest>, Vec<TableCompare>), Vec<GivenTable>)>,
     ) -> DownloadJob {
         let subscriptions = opened.subscriptions.iter().zip(besides).enumerate();

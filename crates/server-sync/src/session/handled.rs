@@ -2,33 +2,33 @@
 //! connection of either.
 
 use std::sync::Arc;
+use tidewater_centre::engine::upload::column_map::{AnnouncedColumns, ColumnMap};
+use tidewater_centre::packed_rows::{RowsChunk, TableRequest};
+use tidewater_centre::{
+    Caller, ContendedChange, GivenTable, Resolutions, SyncUpload, TableVerdicts, UploadTable,
+    Verdicts,
+};
 
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use serde_json::{Map, Value as Json};
 
-use tidewater_centre::engine::upload::column_map::{AnnouncedColumns, ColumnMap};
-use tidewater_centre::{
-    ContendedChange, GivenTable, Resolutions, RowsChunk, SyncUpload, TableRequest, TableVerdicts,
-    UploadTable, Verdicts,
-};
 use tidewater_protocol::frame::ROWS_PAYLOAD_BYTES;
 use tidewater_protocol::{PublicationSchema, RemoteId, RowsReader, Table, UnpackedRow};
 
 use super::reply::Watch;
-use super::{Opened, Sync};
-use crate::handlers::download::{Collected, MOST_PAGES, PAGE_BYTES, Wanted, page};
-use crate::handlers::resolve::Contest;
+use super::{OpenedSync, Sync};
+use crate::handlers::download::{CollectedRows, HandlerQuery, MOST_PAGES, PAGE_BYTES, page};
+use crate::handlers::resolve::ContestedRows;
 use crate::handlers::upload::{Batch, Batches, KeyObject, verdicts};
 use crate::handlers::{About, Handler, HandlerSet};
-use tidewater_centre::procedure::Caller;
-use tidewater_server_config::{HandlerEvent, TableHandling};
+use tidewater_server_config::{HandlerEvent, TableAssignment};
 use tidewater_server_jobs::environment::random;
 use tidewater_server_jobs::fault::Fault;
 use tidewater_server_jobs::memory::Reservation;
 use tidewater_server_jobs::metrics::Phase;
 
 /// What of a sync concerns handlers.
-pub(crate) struct Asking {
+pub(crate) struct SyncHandlers {
     pub(crate) handlers: Arc<HandlerSet>,
     /// Empty where there are none.
     pub(crate) sync_id: String,
@@ -39,7 +39,7 @@ pub(crate) type Began = Vec<(Arc<Handler>, About)>;
 
 impl Sync<'_> {
     /// Whether the handlers of its publications let it begin.
-    pub(crate) async fn begin(&mut self, opened: &Opened) -> Result<Asking, Fault> {
+    pub(crate) async fn begin(&mut self, opened: &OpenedSync) -> Result<SyncHandlers, Fault> {
         let known = self.service.handlers.current();
         let names = opened
             .subscriptions
@@ -57,14 +57,14 @@ impl Sync<'_> {
         }
         if known.is_empty() {
             let sync_id = String::new();
-            return Ok(Asking {
+            return Ok(SyncHandlers {
                 handlers: known,
                 sync_id,
             });
         }
         let random = random(&*self.service.environment.randomness);
         let random = random.map_err(|error| Fault::internal(error.to_string()))?;
-        let asking = Asking {
+        let asking = SyncHandlers {
             sync_id: RemoteId::from_random(random).to_string(),
             handlers: known.clone(),
         };
@@ -86,7 +86,12 @@ impl Sync<'_> {
         Ok(asking)
     }
 
-    pub(crate) fn about(&self, opened: &Opened, asking: &Asking, publication: &str) -> About {
+    pub(crate) fn about(
+        &self,
+        opened: &OpenedSync,
+        asking: &SyncHandlers,
+        publication: &str,
+    ) -> About {
         About {
             publication: publication.to_owned(),
             context: opened.context(self.service.environment.clock.now_ms()),
@@ -136,8 +141,8 @@ impl Sync<'_> {
     /// attached to the upload.
     pub(crate) async fn judge(
         &self,
-        opened: &Opened,
-        asking: &Asking,
+        opened: &OpenedSync,
+        asking: &SyncHandlers,
         uploads: &mut [SyncUpload],
         indexes: &[usize],
     ) -> Result<(), Fault> {
@@ -161,7 +166,7 @@ impl Sync<'_> {
 
     async fn judge_upload(
         &self,
-        asking: &Asking,
+        asking: &SyncHandlers,
         about: &About,
         schema: &PublicationSchema,
         upload: &SyncUpload,
@@ -184,7 +189,7 @@ impl Sync<'_> {
             let prefix = format!("{remote_id}/{id}/{place}-");
             let rows = handler.config.rows;
             let batches = Batches::new(table, (schema, &map), prefix, rows);
-            let judging = Judging {
+            let judging = TableJudge {
                 about,
                 handler,
                 handling,
@@ -197,7 +202,7 @@ impl Sync<'_> {
 
     async fn judge_table(
         &self,
-        judging: Judging<'_>,
+        judging: TableJudge<'_>,
         mut batches: Batches<'_>,
     ) -> Result<TableVerdicts, Fault> {
         let prefix = batches.prefix().to_owned();
@@ -219,11 +224,11 @@ impl Sync<'_> {
 
     async fn judge_batch(
         &self,
-        judging: Judging<'_>,
+        judging: TableJudge<'_>,
         batch: Batch,
         prefix: &str,
     ) -> Result<TableVerdicts, Fault> {
-        let Judging {
+        let TableJudge {
             about,
             handler,
             handling,
@@ -254,8 +259,8 @@ impl Sync<'_> {
     /// Has handlers decide of rows of an upload that others have changed, too.
     pub(crate) async fn resolve(
         &self,
-        opened: &Opened,
-        asking: &Asking,
+        opened: &OpenedSync,
+        asking: &SyncHandlers,
         index: usize,
         (upload, rows): (&SyncUpload, &[ContendedChange]),
     ) -> Result<Resolutions, Fault> {
@@ -273,7 +278,7 @@ impl Sync<'_> {
                 )));
             };
             for some in of_table.chunks(handler.config.rows) {
-                let contest = Contest::new(table, some, &prefix);
+                let contest = ContestedRows::new(table, some, &prefix);
                 let document = contest.document(handler, &about);
                 let most = contest.max_answer_bytes();
                 let asked = handler.ask(&*self.service.handler_services, &caller, &document, most);
@@ -289,8 +294,8 @@ impl Sync<'_> {
     /// Has handlers tell what is new in the tables of a subscription that are theirs.
     pub(crate) async fn given(
         &self,
-        opened: &Opened,
-        asking: &Asking,
+        opened: &OpenedSync,
+        asking: &SyncHandlers,
         (index, requests): (usize, &[TableRequest]),
         memory: &mut Reservation,
     ) -> Result<Vec<GivenTable>, Fault> {
@@ -340,12 +345,12 @@ impl Sync<'_> {
         };
         let asked = (table, cursor, again);
         let told = self.pages(about, handler, asked, all.as_mut(), memory);
-        let Told {
+        let ToldTable {
             rows,
             whole,
             cursor,
         } = told.await?;
-        let packed = |rows: Collected<'_>| -> Vec<RowsChunk> {
+        let packed = |rows: CollectedRows<'_>| -> Vec<RowsChunk> {
             let pieces = rows.pack(ROWS_PAYLOAD_BYTES).into_iter();
             pieces.map(|it| RowsChunk::Memory(it.into())).collect()
         };
@@ -364,16 +369,16 @@ impl Sync<'_> {
         about: &About,
         handler: &Handler,
         (table, mut cursor, again): (&'t Table, Option<String>, &[Map<String, Json>]),
-        mut before: Option<&mut Collected<'t>>,
+        mut before: Option<&mut CollectedRows<'t>>,
         memory: &mut Reservation,
-    ) -> Result<Told<'t>, Fault> {
+    ) -> Result<ToldTable<'t>, Fault> {
         let (event, caller) = (HandlerEvent::Download, self.caller());
         let mut whole = cursor.is_none();
-        let mut collected = Collected::new(table);
+        let mut collected = CollectedRows::new(table);
         let mut was_reset = false;
         let mut is_first = true;
         for _ in 0..MOST_PAGES {
-            let wanted = Wanted {
+            let wanted = HandlerQuery {
                 table,
                 cursor: cursor.as_deref(),
                 again: if is_first { again } else { &[] },
@@ -409,7 +414,7 @@ impl Sync<'_> {
                 return Err(self.service.admission.busy());
             }
             if !more {
-                return Ok(Told {
+                return Ok(ToldTable {
                     rows: collected,
                     whole,
                     cursor: next,
@@ -422,8 +427,8 @@ impl Sync<'_> {
 }
 
 /// What a handler has told of a table.
-struct Told<'t> {
-    rows: Collected<'t>,
+struct ToldTable<'t> {
+    rows: CollectedRows<'t>,
     /// It is everything.
     whole: bool,
     /// JSON: up to where it goes.
@@ -452,9 +457,9 @@ fn wanted_again(
 
 /// Of which table handlers are asked, and who.
 #[derive(Clone, Copy)]
-struct Judging<'a> {
+struct TableJudge<'a> {
     about: &'a About,
     handler: &'a Arc<Handler>,
-    handling: &'a TableHandling,
+    handling: &'a TableAssignment,
     table: &'a Table,
 }

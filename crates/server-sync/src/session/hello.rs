@@ -13,7 +13,7 @@ use tidewater_protocol::message::{
 use tidewater_protocol::{Code, PublicationSchema, RemoteId, Table, UploadId};
 
 use tidewater_server_identity::sign_in::{check_name, identity};
-use tidewater_server_identity::signing::{CheckpointFor, ImageFor, Keyring};
+use tidewater_server_identity::signing::{CheckpointFor, ImageFor, SigningKeys};
 use tidewater_server_jobs::fault::Fault;
 
 /// A Hello whose parts are well-formed.
@@ -137,7 +137,11 @@ impl ParsedHello {
     ///
     /// # Errors
     /// It has begun from what is no image of ours.
-    pub fn verify(&mut self, keyring: &Keyring, remote_id: Option<RemoteId>) -> Result<(), Fault> {
+    pub fn verify(
+        &mut self,
+        keyring: &SigningKeys,
+        remote_id: Option<RemoteId>,
+    ) -> Result<(), Fault> {
         for subscription in &mut self.subscriptions {
             if let (Some(part), Some(remote_id)) = (&mut subscription.part, remote_id) {
                 let subject = CheckpointFor {

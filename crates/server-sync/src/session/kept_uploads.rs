@@ -41,7 +41,7 @@ pub struct UploadName {
 }
 
 /// One that is kept.
-struct Kept {
+struct KeptUpload {
     since: Instant,
     name: UploadName,
     upload: Box<BrokenUpload>,
@@ -49,7 +49,7 @@ struct Kept {
 
 /// The uploads that broke off.
 pub struct KeptUploads {
-    uploads: Mutex<VecDeque<Kept>>,
+    uploads: Mutex<VecDeque<KeptUpload>>,
     memory_bytes: u64,
 }
 
@@ -68,12 +68,12 @@ impl KeptUploads {
         uploads.retain(|it| {
             it.name.remote_id != name.remote_id || it.name.publication != name.publication
         });
-        uploads.push_back(Kept {
+        uploads.push_back(KeptUpload {
             since: Instant::now(),
             name,
             upload,
         });
-        let memory = |uploads: &VecDeque<Kept>| {
+        let memory = |uploads: &VecDeque<KeptUpload>| {
             uploads
                 .iter()
                 .map(|it| it.upload.memory_bytes())
@@ -101,7 +101,7 @@ impl KeptUploads {
         self.uploads().retain(|it| now - it.since < KEPT_FOR);
     }
 
-    fn uploads(&self) -> MutexGuard<'_, VecDeque<Kept>> {
+    fn uploads(&self) -> MutexGuard<'_, VecDeque<KeptUpload>> {
         self.uploads.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -11,9 +11,10 @@ use tidewater_centre::records::{
     HistoryCheck, IncidentKind, IncidentRecord, NumbersRequest, SessionState, SubscriptionRecord,
     UserClaims,
 };
+use tidewater_centre::script_notes::ScriptNotes;
 use tidewater_centre::{
-    Checkpoint, GivenPartitions, Parameters, Resolutions, ScriptNotes, ScriptRun, SyncContext,
-    SyncUpload, Verdicts,
+    Checkpoint, GivenPartitions, Parameters, Resolutions, ScriptRun, SyncContext, SyncUpload,
+    Verdicts,
 };
 use tidewater_protocol::message::{
     Control, NumberBlock, UploadState, VerifiedTables, Welcome, WelcomeSubscription,
@@ -25,22 +26,22 @@ use super::kept_uploads::UploadName;
 use super::upload::{BrokenUpload, ReceivedUpload};
 use super::{LookedUp, PendingHello, Sync};
 use tidewater_server_identity::sign_in::may_enter;
-use tidewater_server_identity::signing::{CheckpointFor, Keyring};
+use tidewater_server_identity::signing::{CheckpointFor, SigningKeys};
 use tidewater_server_jobs::fault::Fault;
-use tidewater_server_jobs::publications::{ServedPublication, ServedPublications};
+use tidewater_server_jobs::publications::{DeploymentInService, ServedPublication};
 
 /// So many tables that were not equal are told, and so many characters of their rows' keys.
 const TABLES_TOLD: usize = 20;
 const KEYS_TOLD: usize = 500;
 
 /// The subscriptions of a Hello, with what the server knows of them.
-pub(crate) struct Opened {
+pub(crate) struct OpenedSync {
     pub(crate) remote_id: RemoteId,
     pub(crate) user: String,
     pub(crate) subscriptions: Vec<OpenSubscription>,
-    pub(crate) keyring: Keyring,
+    pub(crate) keyring: SigningKeys,
     /// What is served to it.
-    pub(crate) served: Arc<ServedPublications>,
+    pub(crate) served: Arc<DeploymentInService>,
     /// What the remote has set.
     parameters: Arc<Parameters>,
     /// What is known of the user.
@@ -92,7 +93,7 @@ impl Sync<'_> {
     pub(crate) async fn open(
         &mut self,
         arrival: Box<PendingHello>,
-    ) -> Result<Option<Opened>, Fault> {
+    ) -> Result<Option<OpenedSync>, Fault> {
         let PendingHello {
             greeting,
             looked_up,
@@ -153,7 +154,7 @@ impl Sync<'_> {
         let set = greeting.subscriptions.into_iter();
         let set = set.filter(|it| !it.parameters.is_empty());
         let set = set.map(|it| (it.publication, it.parameters));
-        Ok(goes_on.then_some(Opened {
+        Ok(goes_on.then_some(OpenedSync {
             parameters: Arc::new(set.collect()),
             claims: state.user.map(|it| it.proven.claims).unwrap_or_default(),
             given: service.given.clone(),
@@ -319,7 +320,7 @@ impl Sync<'_> {
         &self,
         greeting: &ParsedHello,
         state: &SessionState,
-        served: &ServedPublications,
+        served: &DeploymentInService,
     ) -> Result<Vec<OpenSubscription>, Fault> {
         let unknown = self.guest.unknown.is_some();
         let subscriptions = greeting.subscriptions.iter().enumerate();
@@ -419,7 +420,7 @@ impl OpenSubscription {
     }
 }
 
-impl Opened {
+impl OpenedSync {
     /// Whether the remote is asked to compare a subscription with the next sync.
     pub(crate) fn wants_verified(&self, index: usize) -> bool {
         let subscription = self.subscriptions.get(index);

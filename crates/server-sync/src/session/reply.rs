@@ -11,7 +11,7 @@ use tidewater_protocol::message::{
     Control, DownloadBegin, DownloadEnd, DownloadMark, ResultBegin, ResultEnd, SyncWaiting,
 };
 
-use super::{Opened, Sync};
+use super::{OpenedSync, Sync};
 use tidewater_server_jobs::fair_queue::Ticket;
 use tidewater_server_jobs::fault::Fault;
 use tidewater_server_jobs::metrics::Phase;
@@ -77,7 +77,7 @@ impl<'a> Watch<'a> {
 /// Sends the results of uploads, in the order of the subscriptions.
 pub(crate) async fn send_results(
     sync: &Sync<'_>,
-    opened: &Opened,
+    opened: &OpenedSync,
     mut results: Vec<(usize, UploadResult)>,
     upload_only: bool,
 ) -> Result<(), Fault> {
@@ -126,7 +126,7 @@ async fn send_rows(sync: &Sync<'_>, rows: Bytes) -> Result<(), Fault> {
 /// Sends results and downloads as a worker produces them.
 pub(crate) async fn send_all(
     sync: &mut Sync<'_>,
-    opened: &Opened,
+    opened: &OpenedSync,
     results: Vec<(usize, UploadResult)>,
     upload_only: bool,
     mut spool: SpoolReader,

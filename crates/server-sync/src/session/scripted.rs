@@ -6,7 +6,7 @@ use std::pin::pin;
 use tidewater_centre::ScriptRun;
 use tidewater_centre::engine::scripts::{ScriptTransaction, check_one_version, chosen, version};
 
-use super::opening::Opened;
+use super::opening::OpenedSync;
 use super::reply::Watch;
 use super::{Sync, SyncService};
 use tidewater_server_jobs::fault::Fault;
@@ -24,7 +24,7 @@ pub(crate) struct SyncScripts {
 impl SyncScripts {
     /// # Errors
     /// There is no such version, or several are asked for that cannot be run in one session.
-    pub(crate) fn new(opened: &Opened, service: &SyncService) -> Result<SyncScripts, Fault> {
+    pub(crate) fn new(opened: &OpenedSync, service: &SyncService) -> Result<SyncScripts, Fault> {
         let context = opened.context(0);
         let mut all = Vec::new();
         for subscription in &opened.subscriptions {
@@ -82,7 +82,7 @@ impl Sync<'_> {
     /// Runs scripts of a transaction of their own, if there are some.
     pub(crate) async fn run_scripts(
         &self,
-        opened: &Opened,
+        opened: &OpenedSync,
         scripts: &SyncScripts,
         transaction: ScriptTransaction,
     ) -> Result<(), Fault> {

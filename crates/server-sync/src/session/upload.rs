@@ -2,7 +2,9 @@
 //! arrive and cut into chunks at row boundaries. Without input or output but the
 //! spool; what rows mean is the centre's affair.
 
-use tidewater_centre::{RowsChunk, TableRequest, UploadTable};
+use tidewater_centre::packed_rows::TableRequest;
+use tidewater_centre::upload::UploadedRowKind;
+use tidewater_centre::{RowMark, UploadChunk, UploadTable};
 use tidewater_protocol::frame::ROWS_PAYLOAD_BYTES;
 use tidewater_protocol::message::{
     GivenUp, MAX_GIVEN_UP, MAX_RETRIED, RequestBegin, TableBegin, UploadBegin, UploadEnd,
@@ -13,7 +15,7 @@ use tidewater_protocol::{
     Code, Op, PublicationSchema, RowShape, RowsReader, UnpackError, UnpackedRow, UploadId,
 };
 
-use tidewater_server_config::Limits;
+use tidewater_server_config::ServerLimits;
 use tidewater_server_jobs::fault::Fault;
 use tidewater_server_jobs::memory::{MemoryBudget, Reservation};
 use tidewater_server_jobs::spool::RowStore;
@@ -27,7 +29,7 @@ const PARTIAL_ROW_BYTES: usize = 128 << 10;
 
 /// What the Hello says of a subscription, and what the server answered.
 #[derive(Clone)]
-pub(crate) struct Expected<'a> {
+pub(crate) struct ExpectedUpload<'a> {
     pub schema: &'a PublicationSchema,
     pub state: UploadState,
     /// The upload that may come.
@@ -47,7 +49,7 @@ pub(crate) struct ReceivedUpload {
 }
 
 /// Everything that a remote sent in one sync.
-pub(crate) struct Received {
+pub(crate) struct ReceivedRows {
     pub uploads: Vec<ReceivedUpload>,
     /// Per subscription, in the order of the Hello.
     pub requests: Vec<Vec<TableRequest>>,
@@ -59,8 +61,8 @@ pub(crate) struct Received {
 
 /// Takes what a remote sends between Hello and DownloadRequest.
 pub(crate) struct Receiver<'a> {
-    limits: &'a Limits,
-    expected: Vec<Expected<'a>>,
+    limits: &'a ServerLimits,
+    expected: Vec<ExpectedUpload<'a>>,
     store: RowStore,
     section: Section,
     table: Option<OpenTable>,
@@ -125,14 +127,16 @@ struct OpenTable {
     valid: usize,
     /// The buffer's length at which reading the incomplete row is tried again.
     retry_at: usize,
-    chunks: Vec<RowsChunk>,
+    /// Those of the whole rows of the buffer.
+    marks: Vec<RowMark>,
+    chunks: Vec<UploadChunk>,
 }
 
 impl<'a> Receiver<'a> {
     pub(crate) fn new(
-        limits: &'a Limits,
+        limits: &'a ServerLimits,
         budget: &MemoryBudget,
-        expected: Vec<Expected<'a>>,
+        expected: Vec<ExpectedUpload<'a>>,
         broken: Vec<Option<Box<BrokenUpload>>>,
     ) -> Receiver<'a> {
         let count = expected.len();
@@ -316,6 +320,7 @@ impl<'a> Receiver<'a> {
             buffer: Vec::new(),
             valid: 0,
             retry_at: 0,
+            marks: Vec::new(),
             chunks,
         });
         Ok(())
@@ -367,6 +372,7 @@ impl<'a> Receiver<'a> {
         let mut row = UnpackedRow::default();
         let uploading = matches!(self.section, Section::Upload(_));
         let complete = loop {
+            let offset = (table.valid + reader.consumed()) as u32;
             match reader.next(&mut row) {
                 Ok(true) => {}
                 Ok(false) => break true,
@@ -378,11 +384,18 @@ impl<'a> Receiver<'a> {
                     ));
                 }
             }
-            match (&mut self.section, row.op) {
-                (Section::Upload(upload), Some(Op::Insert)) => upload.counts[0] += 1,
-                (Section::Upload(upload), Some(Op::Update)) => upload.counts[1] += 1,
-                (Section::Upload(upload), Some(Op::Delete)) => upload.counts[2] += 1,
-                (Section::Request(_), Some(Op::Request)) => {}
+            match &mut self.section {
+                Section::Upload(upload) => {
+                    let kind = UploadedRowKind::from_row(&table.shape, &row);
+                    let kind = kind.ok_or_else(|| Fault::unexpected("a row of this kind"))?;
+                    upload.counts[match kind {
+                        UploadedRowKind::Insert => 0,
+                        UploadedRowKind::Update | UploadedRowKind::Move => 1,
+                        UploadedRowKind::Delete => 2,
+                    }] += 1;
+                    table.marks.push(RowMark { offset, kind });
+                }
+                Section::Request(_) if row.op == Some(Op::Request) => {}
                 _ => return Err(Fault::unexpected("a row of this kind")),
             }
             self.rows += u64::from(uploading);
@@ -396,7 +409,7 @@ impl<'a> Receiver<'a> {
             return Err(Fault::limit(
                 "a row",
                 self.limits.row_bytes as u64,
-                "row_bytes",
+                "row_size",
             ));
         }
         // A long row is not read again with every frame that brings a piece of it.
@@ -427,6 +440,7 @@ impl<'a> Receiver<'a> {
         rest.extend_from_slice(&table.buffer[table.valid..]);
         let mut rows = std::mem::replace(&mut table.buffer, rest);
         rows.truncate(table.valid);
+        let mut marks = std::mem::take(&mut table.marks);
         table.retry_at = table.retry_at.saturating_sub(table.valid);
         table.valid = 0;
         let partial = self.partial.bytes();
@@ -434,12 +448,16 @@ impl<'a> Receiver<'a> {
         let ignored = matches!(&self.section, Section::Upload(upload) if upload.ignored);
         if !ignored {
             rows.shrink_to_fit();
+            marks.shrink_to_fit();
+            if !self.store.reserve(std::mem::size_of_val(&*marks) as u64) {
+                return Err(Fault::busy(2_000));
+            }
             let chunk = self.store.put(rows).map_err(|error| {
                 let mut fault = Fault::busy(10_000);
                 fault.detail = format!("an upload cannot be spooled to a temporary file: {error}");
                 fault
             })?;
-            table.chunks.push(chunk);
+            table.chunks.push(UploadChunk::new(chunk, marks));
         }
         Ok(())
     }
@@ -548,9 +566,9 @@ impl<'a> Receiver<'a> {
     }
 
     /// Everything has arrived.
-    pub(crate) fn finish(mut self) -> Result<Received, Fault> {
+    pub(crate) fn finish(mut self) -> Result<ReceivedRows, Fault> {
         self.pause("the request for the download (an upload has not ended)")?;
-        Ok(Received {
+        Ok(ReceivedRows {
             uploads: self.uploads,
             requests: self.requests,
             rows: self.rows,
@@ -571,7 +589,7 @@ impl<'a> Receiver<'a> {
         Fault::limit(
             "the upload's size in bytes",
             self.limits.upload_bytes,
-            "upload_bytes",
+            "upload_size",
         )
     }
 }

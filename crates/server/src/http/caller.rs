@@ -15,13 +15,13 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde::{Deserialize, Serialize};
 use tokio::time::{Instant, timeout};
 
+use tidewater_centre::Caller;
 use tidewater_centre::records::ShutOutReason;
 use tidewater_protocol::identity::parse_uuid;
 use tidewater_protocol::message::{PROTOCOL_VERSION, PasswordChange, Proof, SignIn};
 
 use super::problem::Problem;
 use super::{SIGN_IN_BYTES, Web, forwarded, receive};
-use tidewater_centre::procedure::Caller;
 use tidewater_server_identity::registry::{PROGRAM, WATCH_EVERY};
 use tidewater_server_identity::sign_in::{Origin, ParsedSignIn, shuts_programs_out};
 use tidewater_server_identity::signing::TOKEN_LIFETIME_MS;

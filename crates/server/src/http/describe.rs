@@ -8,7 +8,7 @@ use tidewater_protocol::ColumnType;
 use tidewater_protocol::message::Returns;
 
 use super::Web;
-use tidewater_server_config::{ArgumentConfig, ProcedureConfig, Work};
+use tidewater_server_config::{ArgumentConfig, ProcedureConfig, ProcedureWork};
 
 pub(super) async fn openapi(State(web): State<Web>) -> Json<Value> {
     let procedures = web.services.calls.procedures();
@@ -91,8 +91,8 @@ fn path_of(procedure: &ProcedureConfig) -> Value {
     let required = procedure.arguments.iter().filter(|it| !it.optional);
     let required: Vec<&str> = required.map(|it| it.name.as_str()).collect();
     let (description, returned) = match &procedure.work {
-        Work::Sql { returns, .. } => ("Done by the database.", returned(*returns)),
-        Work::Provided(_) => ("Done by who provides it.", json!({})),
+        ProcedureWork::Sql { returns, .. } => ("Done by the database.", returned(*returns)),
+        ProcedureWork::Provided(_) => ("Done by who provides it.", json!({})),
     };
     json!({
         "post": {

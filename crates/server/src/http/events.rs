@@ -24,7 +24,7 @@ use tidewater_protocol::message::CallFailed;
 use super::caller::{IdentifiedCaller, key};
 use super::problem::Problem;
 use super::{RequestBody, Web, text};
-use tidewater_centre::procedure::Caller;
+use tidewater_centre::Caller;
 use tidewater_server_identity::registry::WATCH_EVERY;
 use tidewater_server_live::event_requests::After;
 use tidewater_server_live::spaces::{Notice, Refusal, SpaceMember, User};

@@ -334,16 +334,16 @@ impl Exchange {
                 match Pin::new(&mut self.from).poll_read(context, &mut piece) {
                     Poll::Ready(Ok(())) if !piece.filled().is_empty() => {
                         bytes.extend_from_slice(piece.filled());
-                        Poll::Ready(Step::Came)
+                        Poll::Ready(ExchangeStep::Came)
                     }
-                    Poll::Ready(_) => Poll::Ready(Step::End),
+                    Poll::Ready(_) => Poll::Ready(ExchangeStep::End),
                     // What had come while more was to be written waits for nothing now.
                     Poll::Pending if self.unwritten.is_empty() && !bytes.is_empty() => {
-                        Poll::Ready(Step::Came)
+                        Poll::Ready(ExchangeStep::Came)
                     }
                     Poll::Pending if self.unwritten.is_empty() => {
                         match another.as_mut().poll(context) {
-                            Poll::Ready(_) => Poll::Ready(Step::Asked),
+                            Poll::Ready(_) => Poll::Ready(ExchangeStep::Asked),
                             Poll::Pending => Poll::Pending,
                         }
                     }
@@ -351,10 +351,10 @@ impl Exchange {
                 }
             });
             let step = timeout_at(until, step).await;
-            if !matches!(step, Ok(Step::Came)) {
+            if !matches!(step, Ok(ExchangeStep::Came)) {
                 return Carry {
                     bytes: bytes.freeze(),
-                    is_last: matches!(step, Ok(Step::End)),
+                    is_last: matches!(step, Ok(ExchangeStep::End)),
                     _held: held,
                 };
             }
@@ -394,7 +394,7 @@ impl Exchange {
     }
 }
 
-enum Step {
+enum ExchangeStep {
     Came,
     /// Another request waits.
     Asked,

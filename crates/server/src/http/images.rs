@@ -30,7 +30,7 @@ use super::{Web, WebServices, text};
 use tidewater_server_config::{ImageConfig, ImagesConfig};
 use tidewater_server_identity::signing::ImageFor;
 use tidewater_server_jobs::fault::Fault;
-use tidewater_server_sync::images::{Opened, Opening};
+use tidewater_server_sync::images::{DownloadProbe, ProbedDownload};
 
 /// Where they are.
 pub(super) const PATH: &str = "/tidewater/images/{file}";
@@ -59,24 +59,24 @@ impl AllowedImages {
 
 /// A file that there is for others.
 #[derive(Debug, PartialEq, Eq)]
-enum Asked<'c> {
+enum RequestedFile<'c> {
     Manifest(&'c ImageConfig),
     /// With what its name says of its content.
     Image(&'c ImageConfig, &'c str),
 }
 
-impl<'c> Asked<'c> {
+impl<'c> RequestedFile<'c> {
     /// Only names that a configured image's files have: nothing else of the folder is for others.
-    fn of(name: &'c str, config: &'c ImagesConfig) -> Option<Asked<'c>> {
+    fn of(name: &'c str, config: &'c ImagesConfig) -> Option<RequestedFile<'c>> {
         let called = |name: &str| config.images.iter().find(|it| it.name == name);
         if let Some(name) = name.strip_suffix(".json") {
-            return called(name).map(Asked::Manifest);
+            return called(name).map(RequestedFile::Manifest);
         }
         let (name, hash) = name.strip_suffix(".db")?.rsplit_once('-')?;
         let is_hash = |it: u8| it.is_ascii_digit() || (b'a'..=b'f').contains(&it);
         let is_hash = hash.len() == HASH_DIGITS && hash.bytes().all(is_hash);
         let image = called(name).filter(|_| is_hash)?;
-        Some(Asked::Image(image, hash))
+        Some(RequestedFile::Image(image, hash))
     }
 }
 
@@ -90,8 +90,8 @@ pub(super) async fn fetch(
     let nothing = || Problem::not_found("there is no such image");
     let services = web.services.clone();
     let config = services.images.as_ref().ok_or_else(nothing)?;
-    let asked = Asked::of(&name, config).ok_or_else(nothing)?;
-    let (Asked::Manifest(image) | Asked::Image(image, _)) = asked;
+    let asked = RequestedFile::of(&name, config).ok_or_else(nothing)?;
+    let (RequestedFile::Manifest(image) | RequestedFile::Image(image, _)) = asked;
     if !image.public {
         let who = IdentifiedCaller::from_request_parts(&mut parts, &web).await?;
         let path = config.folder.join(format!("{}.json", image.name));
@@ -100,7 +100,7 @@ pub(super) async fn fetch(
     let path = config.folder.join(&name);
     let headers = &parts.headers;
     let mut response = match asked {
-        Asked::Manifest(_) => {
+        RequestedFile::Manifest(_) => {
             let document = reading(move || read_manifest(&path)).await?;
             let etag = format!("\"{}\"", hex(digest(&SHA256, &document).as_ref()));
             let mut response = match is_known(headers, &etag)? {
@@ -110,7 +110,7 @@ pub(super) async fn fetch(
             set(&mut response, header::ETAG, &etag);
             response
         }
-        Asked::Image(_, hash) => {
+        RequestedFile::Image(_, hash) => {
             let (file, length) = reading(move || open(&path)).await?;
             let etag = format!("\"{hash}\"");
             let mut response = match is_known(headers, &etag)? {
@@ -127,10 +127,10 @@ pub(super) async fn fetch(
     };
     let kept = match (&asked, image.public) {
         // It has another content with the next build.
-        (Asked::Manifest(_), true) => "no-cache",
-        (Asked::Manifest(_), false) => "private, no-cache",
-        (Asked::Image(..), true) => "public, immutable, max-age=31536000",
-        (Asked::Image(..), false) => "private, immutable, max-age=31536000",
+        (RequestedFile::Manifest(_), true) => "no-cache",
+        (RequestedFile::Manifest(_), false) => "private, no-cache",
+        (RequestedFile::Image(..), true) => "public, immutable, max-age=31536000",
+        (RequestedFile::Image(..), false) => "private, immutable, max-age=31536000",
     };
     set(&mut response, header::CACHE_CONTROL, kept);
     Ok(response)
@@ -200,7 +200,7 @@ async fn covers(services: &WebServices, manifest: &Manifest, user: &str) -> Resu
     let served = services.publications.as_of(state.deployment).await;
     let published = served.published(&manifest.publication)?;
     let is_same = manifest.schema_hash == published.hash;
-    let opening = Opening {
+    let opening = ProbedDownload {
         user: user.to_owned(),
         claims: state.user.map(|it| it.proven.claims).unwrap_or_default(),
         given: None,
@@ -211,7 +211,7 @@ async fn covers(services: &WebServices, manifest: &Manifest, user: &str) -> Resu
     let job = opening.job(now_ms);
     let reading = services.lanes.sessions.ask_once("", job, |worker, job| {
         Box::pin(async move {
-            let mut opened = Opened::default();
+            let mut opened = DownloadProbe::default();
             worker.download_one(job.clone(), &mut opened).await?;
             Ok(opened.covers_image)
         })
@@ -397,7 +397,7 @@ mod tests {
             every: Duration::from_secs(1),
             images: vec![image("north"), image("north-0123456789abcdef")],
         };
-        let asked = |name: &str| Asked::of(name, &config).is_some();
+        let asked = |name: &str| RequestedFile::of(name, &config).is_some();
         assert!(asked("north.json"));
         assert!(asked("north-0123456789abcdef.db"));
         assert!(asked("north-0123456789abcdef-0123456789abcdef.db"));

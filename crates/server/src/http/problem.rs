@@ -30,7 +30,7 @@ pub(super) async fn of_response(response: Response) -> Response {
     let (code, hint) = match status {
         StatusCode::PAYLOAD_TOO_LARGE => (
             Code::LimitExceeded,
-            "send less at once: the server's limits.message says how much".to_owned(),
+            "send less at once: the server's limits.message_size says how much".to_owned(),
         ),
         _ => (Code::Usage, "see /openapi.json for what there is".into()),
     };

@@ -76,7 +76,7 @@ impl WebProviders {
         services: &WebServices,
         who: &IdentifiedCaller,
         name: &str,
-    ) -> Result<Waiting<'_>, CallFailed> {
+    ) -> Result<WaitingRequest<'_>, CallFailed> {
         let key = (who.caller.user.clone(), name.to_owned());
         let mut all = self.all();
         if !all.of.contains_key(&key) {
@@ -101,7 +101,7 @@ impl WebProviders {
         let seat = all.of.get_mut(&key).expect("it was just taken");
         seat.waiting += 1;
         seat.post.attend(true);
-        Ok(Waiting {
+        Ok(WaitingRequest {
             number: seat.number,
             post: seat.post.clone(),
             key,
@@ -131,14 +131,14 @@ impl WebProviders {
 }
 
 /// A request that waits for a call.
-struct Waiting<'p> {
+struct WaitingRequest<'p> {
     number: u64,
     post: Arc<OutgoingCalls>,
     key: (String, String),
     providers: &'p WebProviders,
 }
 
-impl Drop for Waiting<'_> {
+impl Drop for WaitingRequest<'_> {
     fn drop(&mut self) {
         // The seat may be another one by now.
         let mut all = self.providers.all();
@@ -159,7 +159,7 @@ pub(super) struct Wait {
 
 /// A call for a provider.
 #[derive(Serialize)]
-struct Given {
+struct CallForProvider {
     /// Names it to `/v1/answer/` and `/v1/fail/`.
     call: String,
     procedure: String,
@@ -191,7 +191,7 @@ pub(super) async fn take(
                 continue;
             }
             let call = Call::decode(message.payload).map_err(|error| Problem::internal(&error))?;
-            return Ok(Json(Given {
+            return Ok(Json(CallForProvider {
                 call: format!("{}-{}", waiting.number, message.id),
                 procedure: call.procedure,
                 arguments: json::object(&call.arguments),
@@ -243,7 +243,7 @@ pub(super) async fn answer(
 }
 
 #[derive(Deserialize)]
-struct Failed {
+struct ProviderFailure {
     message: String,
     #[serde(default)]
     code: String,
@@ -259,7 +259,7 @@ pub(super) async fn fail(
     RequestBody(body): RequestBody,
 ) -> Result<StatusCode, Problem> {
     let (post, id) = web.providers.find(&who, &call)?;
-    let failed: Failed = serde_json::from_slice(&body).map_err(|error| {
+    let failed: ProviderFailure = serde_json::from_slice(&body).map_err(|error| {
         Problem::bad(
             format!("the body tells no failure: {error}"),
             "write {\"message\": \"out of stock\", \"code\": \"E17\"}",

@@ -20,9 +20,9 @@ use tidewater_protocol::frame::{CONNECTION_CHANNEL, PREFACE, put_control};
 use super::certificate::Certificate;
 use crate::connection::{ConnectionService, LINGER};
 use crate::http::{self, Site};
-use crate::listener::Spoken;
+use crate::listener::SpokenProtocols;
 use tidewater_carrier::proxy_header::IpNetworks;
-use tidewater_server_config::Limits;
+use tidewater_server_config::ServerLimits;
 use tidewater_server_identity::sign_in::Origin;
 use tidewater_server_jobs::admission::Admission;
 use tidewater_server_jobs::metrics::Metrics;
@@ -32,7 +32,7 @@ const FULL_AGAIN_AFTER: Duration = Duration::from_secs(60);
 
 /// What is spoken at an address.
 pub(super) struct SpokenAt {
-    pub(super) spoken: Spoken,
+    pub(super) spoken: SpokenProtocols,
     /// What there is in HTTP.
     pub(super) router: Option<Router>,
 }
@@ -42,7 +42,7 @@ pub(super) struct Acceptor {
     pub(super) connections: Arc<ConnectionService>,
     pub(super) metrics: Arc<Metrics>,
     pub(super) admission: Arc<Admission>,
-    pub(super) limits: Limits,
+    pub(super) limits: ServerLimits,
     /// Whose word counts about whom a connection comes from.
     pub(super) proxies: IpNetworks,
     pub(super) site: Option<Arc<Site>>,

@@ -10,11 +10,11 @@ use tidewater_server_config::Config;
 use tidewater_server_jobs::error::ServerError;
 
 /// The certificate of `tls://` and `https://`, which can be replaced.
-pub(super) struct Certificate(RwLock<Option<Served>>);
+pub(super) struct Certificate(RwLock<Option<ServedCertificates>>);
 
 /// What TLS is set up with at the addresses of each protocol.
 #[derive(Clone)]
-pub(super) struct Served {
+pub(super) struct ServedCertificates {
     tidewater: TlsServer,
     /// Browsers would ask their users for a certificate.
     http: TlsServer,
@@ -27,7 +27,7 @@ impl Certificate {
     }
 
     /// The configured one, if there is an address for it.
-    pub(super) fn read(config: &Config) -> Result<Option<Served>, ServerError> {
+    pub(super) fn read(config: &Config) -> Result<Option<ServedCertificates>, ServerError> {
         let server = &config.server;
         let mut urls = server.listen_urls()?;
         let is_relayed = config.relay.is_some();
@@ -44,7 +44,7 @@ impl Certificate {
             return Ok(None);
         };
         let http = listener::tls(tls)?;
-        Ok(Some(Served {
+        Ok(Some(ServedCertificates {
             tidewater: match &config.sign_in.certificates {
                 None => http.clone(),
                 Some(clients) => listener::tls_for_known_clients(tls, clients)?,
@@ -54,7 +54,7 @@ impl Certificate {
     }
 
     /// Connections that are accepted from now on get this one.
-    pub(super) fn replace(&self, tls: Option<Served>) {
+    pub(super) fn replace(&self, tls: Option<ServedCertificates>) {
         if tls.is_some() {
             *self.0.write().unwrap_or_else(PoisonError::into_inner) = tls;
         }

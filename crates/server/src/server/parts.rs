@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use tidewater_centre::Centre;
-use tidewater_server_config::{Config, Limits};
+use tidewater_server_config::{Config, ServerLimits};
 use tidewater_server_identity::external::IdentityProviders;
 use tidewater_server_identity::registry::ConnectionRegistry;
 use tidewater_server_identity::sign_in::{SignInService, SignInServices};
@@ -40,7 +40,7 @@ pub(super) struct LoadedParts {
 
 /// The services of a server.
 pub(super) struct ServerParts {
-    pub(super) limits: Limits,
+    pub(super) limits: ServerLimits,
     pub(super) environment: Environment,
     pub(super) budget: MemoryBudget,
     pub(super) lanes: Arc<WorkerLanes>,

@@ -15,7 +15,7 @@ use tidewater_server_live::wake::WakeTarget;
 use tidewater_server_sync::handlers::Handlers;
 
 /// See the module.
-pub(super) struct Prepared {
+pub(super) struct PreparedServer {
     pub(super) addresses: Vec<Address>,
     pub(super) admin: Option<ServerUrl>,
     pub(super) certificate: Arc<Certificate>,
@@ -26,17 +26,20 @@ pub(super) struct Prepared {
     pub(super) targets: Vec<WakeTarget>,
 }
 
-impl Prepared {
+impl PreparedServer {
     /// Reads all that is named.
     ///
     /// # Errors
     /// Something of it cannot be used.
-    pub(super) fn of(config: &Config, environment: &Environment) -> Result<Prepared, ServerError> {
+    pub(super) fn of(
+        config: &Config,
+        environment: &Environment,
+    ) -> Result<PreparedServer, ServerError> {
         let relayed = |relay| -> Result<_, ServerError> {
             let relays = Relays::load(relay, &*environment.randomness)?;
             Ok((relays, listener::relayed(&config.server)?))
         };
-        Ok(Prepared {
+        Ok(PreparedServer {
             addresses: listener::addresses(&config.server)?,
             admin: config.server.admin_url()?,
             certificate: Certificate::load(config)?,

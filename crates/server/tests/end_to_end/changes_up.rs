@@ -14,7 +14,7 @@ use crate::scenario::{audited_shop, shop};
 use crate::world::World;
 
 /// One worker for uploads, and remotes hear soon that they wait for it.
-const ONE_UPLOAD_WORKER: &str = "upload_workers = 1\nwaiting = \"20ms\"";
+const ONE_UPLOAD_WORKER: &str = "upload_workers = 1\nkeepalive_interval = \"20ms\"";
 
 /// The server has everything and has no worker for it yet.
 fn waits_for_a_worker() -> Place {

@@ -47,7 +47,7 @@ const NANCY: (&str, &str) = ("nancy", "nancys secret");
 fn by_name(url: &str) -> String {
     format!(
         "[sign_in]\npasswords = \"ldap\"\ncreate_users = true\n[sign_in.ldap]\nurl = {url:?}\n\
-         bind = \"uid={{user}},ou=people,dc=example\"\ntimeout = \"5s\"\n\
+         user_dn = \"uid={{user}},ou=people,dc=example\"\ntimeout = \"5s\"\n\
          claims = {{ region = \"departmentnumber\", units = \"ou\" }}\n"
     )
 }
@@ -58,8 +58,8 @@ fn by_search(url: &str, folder: &Path, password: &str) -> String {
     std::fs::write(&file, format!("{password}\n")).unwrap();
     format!(
         "[sign_in]\npasswords = \"ldap\"\ncreate_users = true\n[sign_in.ldap]\nurl = {url:?}\n\
-         base = \"ou=people,dc=example\"\nfilter = \"(&(objectClass=person)(uid={{user}}))\"\n\
-         account = {root:?}\npassword_file = {file:?}\nclaims = {{ region = \"departmentNumber\" }}\n"
+         base_dn = \"ou=people,dc=example\"\nfilter = \"(&(objectClass=person)(uid={{user}}))\"\n\
+         bind_dn = {root:?}\nbind_password_file = {file:?}\nclaims = {{ region = \"departmentNumber\" }}\n"
     )
 }
 

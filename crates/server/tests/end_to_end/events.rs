@@ -41,7 +41,7 @@ name = "log"
 publish = "everyone"
 subscribe = "everyone"
 durable = "1h"
-queue = "64KiB"
+queue_size = "64KiB"
 
 [[space]]
 name = "prices"

@@ -199,7 +199,7 @@ fn rights_hold_whatever_a_handler_says<B: Backend>() {
 }
 
 fn requests_are_cut_signed_and_written_as_the_handler_wants_them<B: Backend>() {
-    let more = ", rows = 3, format = \"lines\", secret = [\"new\", \"old\"]";
+    let more = ", batch_rows = 3, format = \"lines\", secret = [\"new\", \"old\"]";
     let (world, handler) = world_with::<B>(more, |asked| asked.each(apply));
     let mut ada = world.synced("ada");
     ada.edit(
@@ -636,7 +636,7 @@ allow = \"SELECT 1 WHERE 1 = 0\"
 idempotent = true
 ";
     let mut world = World::<B>::open(shop());
-    let called = "{ url = \"call:judge\", retries = 0, failures = 100 }";
+    let called = "{ url = \"call:judge\", retries = 0, breaker_failures = 100 }";
     world.republish(&(handled(called) + PROCEDURE));
     let mut ada = world.synced("ada");
     ada.edit("INSERT INTO product VALUES (10, 'good', 1), (11, 'bad', 1), (12, 'dear', 1)");

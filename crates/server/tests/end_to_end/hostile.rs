@@ -20,7 +20,8 @@ const STRANGERS: u64 = 4;
 const ATTEMPTS_EACH: u64 = 60;
 
 /// A server that waits for nobody long.
-pub(crate) const LIMITS: &str = "handshake = \"2s\"\nidle = \"2s\"\nsync = \"30s\"";
+pub(crate) const LIMITS: &str =
+    "handshake_timeout = \"2s\"\nidle_timeout = \"2s\"\nsync_timeout = \"30s\"";
 
 /// How long the server may take to be rid of a stranger.
 const PATIENCE: Duration = Duration::from_secs(20);

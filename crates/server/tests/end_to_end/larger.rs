@@ -60,7 +60,7 @@ allow = "everyone"
 name = "fleet"
 publish = "everyone"
 subscribe = "everyone"
-queue = "16MiB"
+queue_size = "16MiB"
 "#;
 
 /// Pages of one MiB each, which are no answer by default.
@@ -83,7 +83,7 @@ fn code(error: &CallError) -> Option<Code> {
 }
 
 fn calls_events_and_answers_may_be_as_large_as_the_operator_says<B: Backend>() {
-    let world = World::<B>::open(scenario("message = \"3MiB\"\nanswer = \"32MiB\""));
+    let world = World::<B>::open(scenario("message_size = \"3MiB\"\nanswer_size = \"32MiB\""));
     let ada = link_to(&world.server, "ada");
     let bob = link_to(&world.server, "bob");
     let measure = |bytes: usize| {
@@ -122,7 +122,10 @@ fn what_is_larger_than_the_default_is_refused_by_name<B: Backend>() {
     assert_eq!(pages.len(), PAGES);
     let refused = ada.call(&Request::new("copies")).map(drop).unwrap_err();
     assert_eq!(code(&refused), Some(Code::AnswerTooLarge));
-    assert!(refused.to_string().contains("limits.answer"), "{refused}");
+    assert!(
+        refused.to_string().contains("limits.answer_size"),
+        "{refused}"
+    );
 }
 
 /// The numbers of an answer's rows, taken piece by piece.
@@ -136,7 +139,7 @@ fn numbers(piece: &Answer) -> Vec<i64> {
 }
 
 fn rows_come_while_they_are_read_and_as_fast_as_they_are_taken<B: Backend>() {
-    let world = World::<B>::open(scenario("answer_stream = \"40MiB\""));
+    let world = World::<B>::open(scenario("answer_stream_size = \"40MiB\""));
     let ada = link_to(&world.server, "ada");
     let many = |count: i64| Request::new("many").with("count", Some(count.into()));
     let mut rows = ada.rows(&many(300_000)).unwrap();

@@ -350,7 +350,7 @@ fn what_was_refused_is_tried_again_after_a_deployment_and_with_a_new_partition<B
 }
 
 fn nothing_is_tried_again_by_itself_where_the_publication_says_no<B: Backend>() {
-    let (world, mut bob) = replayed::<B>("replay = \"no\"");
+    let (world, mut bob) = replayed::<B>("replay = \"manual\"");
     both_say(
         &world,
         &mut bob,

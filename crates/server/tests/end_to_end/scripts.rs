@@ -9,7 +9,7 @@ use tidewater_centre::engine::scripts::{EVENTS, ScriptEvent, ScriptForm, ScriptT
 
 use tempfile::TempDir;
 use tidewater_protocol::Code;
-use tidewater_server::config::Passwords;
+use tidewater_server::config::PasswordSource;
 
 use crate::backend::{Backend, save_sqlite};
 use crate::compare::assert_converged;
@@ -229,7 +229,7 @@ fn a_script_knows_passwords<B: Backend>() {
     let scripts = vec![script("connection", "authenticate_user", check)];
     let world = World::<B>::open_changed(B::new(), shop(), |config| {
         config.publications[0].scripts = scripts;
-        config.sign_in.passwords = Passwords::Script;
+        config.sign_in.passwords = PasswordSource::Script;
     });
     let mut ada = world.device("ada");
     ada.sync();

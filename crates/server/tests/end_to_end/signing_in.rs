@@ -505,7 +505,7 @@ fn who_was_proven_long_ago_is_wanted_again<B: Backend>() {
         ..Environment::real()
     };
     let server = world.server_in(environment, |config| {
-        config.sign_in = trusting(&issuer, "again_after = \"30d\"");
+        config.sign_in = trusting(&issuer, "reauthenticate_after = \"30d\"");
     });
     let long_ago = |user: &str| {
         let mut claims = issuer.claims(user, AUDIENCE, now_s() - 31 * 24 * 3_600);

@@ -8,10 +8,11 @@ use std::time::Duration;
 use argon2::password_hash::{PasswordHasher, SaltString};
 use argon2::{Algorithm, Argon2, Params, Version};
 use tempfile::TempDir;
+use tidewater_centre::deploy_report::{DeployReport, HeldUpRemote};
 use tidewater_centre::records::{
     ConflictRecord, IncidentKind, ProvenIdentity, RefusedRecord, UserRecord,
 };
-use tidewater_centre::{Centre, CentreError, DeployReport, HeldUpRemote};
+use tidewater_centre::{Centre, CentreError};
 use tidewater_protocol::RemoteId;
 use tidewater_server::databases::connect;
 use tidewater_server::environment::Clock;

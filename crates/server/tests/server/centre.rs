@@ -13,23 +13,24 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use tokio::sync::watch;
+use worker::MemoryWorker;
 
-use tidewater_centre::centre::CentreResult;
-use tidewater_centre::records::{
-    CentreStatus, ConflictFilter, ConflictRecord, PruneReport, RefusedFilter, RefusedRecord,
-    RemoteRecord, RetentionTimes, SigningKey, SyncRecord, UserImport, UserRecord,
-};
-use tidewater_centre::{
-    Centre, CentreError, DeployReport, ListedTable, OwnUpload, PublicationSpec, ResultTable,
-    SyncUpload, UploadOutcome, UploadResult, Worker,
-};
 use tidewater_protocol::message::TableBegin;
 use tidewater_protocol::{
     Code, Column, ColumnType, Datum, Op, PublicationSchema, RemoteId, RowsReader, RowsWriter,
     Table, UnpackedRow, UploadId,
 };
 
-use worker::MemoryWorker;
+use tidewater_centre::deploy_report::DeployReport;
+use tidewater_centre::error::CentreResult;
+use tidewater_centre::records::{
+    CentreStatus, ConflictFilter, ConflictRecord, PruneReport, RefusedFilter, RefusedRecord,
+    RemoteRecord, RetentionTimes, SigningKey, SyncRecord, UserImport, UserRecord,
+};
+use tidewater_centre::{
+    Centre, CentreError, ListedTable, OwnUpload, PublicationSpec, ResultTable, SyncUpload,
+    UploadOutcome, UploadResult, Worker,
+};
 
 type Rows = BTreeMap<i64, (u64, Option<String>)>;
 

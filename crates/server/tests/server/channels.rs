@@ -89,7 +89,7 @@ async fn who_is_connected_is_known_as_often_as_it_is() {
 
 #[tokio::test]
 async fn an_idle_connection_is_pinged_and_closed_after_a_while() {
-    let world = World::with_limits("waiting = \"20ms\"\nidle = \"3s\"").await;
+    let world = World::with_limits("keepalive_interval = \"20ms\"\nidle_timeout = \"3s\"").await;
     let ada = world.remote("ada").await;
     let mut client = world.connect().await;
     client.sign_in(ada.token()).await;

@@ -332,7 +332,7 @@ async fn a_connection_serves_one_request_after_the_other() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn who_asks_and_never_reads_keeps_his_place_for_a_while_only() {
-    let limits = "connections = 1\nidle = \"1s\"";
+    let limits = "connections = 1\nidle_timeout = \"1s\"";
     let world = World::try_start(&MemoryCentre::new(), HEAD, limits)
         .await
         .unwrap();
@@ -388,7 +388,7 @@ const SPACES: &str = r#"
 name = "news"
 publish = "everyone"
 subscribe = "everyone"
-queue = "64KiB"
+queue_size = "64KiB"
 "#;
 
 /// Reads a stream of events until one of these lines has come; whether one has.
@@ -439,7 +439,7 @@ async fn a_subscriber_hears_that_the_server_is_there_what_he_missed_and_is_cut_o
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_sign_in_is_short_and_comes_at_once() {
-    let world = World::try_start(&MemoryCentre::new(), HEAD, "handshake = \"500ms\"")
+    let world = World::try_start(&MemoryCentre::new(), HEAD, "handshake_timeout = \"500ms\"")
         .await
         .unwrap();
     tokio::task::block_in_place(|| {

@@ -15,7 +15,7 @@ use crate::world::{PASSWORD, World, eventually};
 
 #[tokio::test]
 async fn shutting_down_lets_running_syncs_finish_and_tells_the_others() {
-    let world = World::with_limits("waiting = \"20ms\"").await;
+    let world = World::with_limits("keepalive_interval = \"20ms\"").await;
     let ada = world.remote("ada").await;
     let mut idle = world.connect().await;
     assert!(idle.sync(ada.token()).await.complete);
@@ -41,7 +41,8 @@ async fn shutting_down_lets_running_syncs_finish_and_tells_the_others() {
 
 #[tokio::test]
 async fn a_sync_that_outlasts_the_shutdown_is_told_why_it_ends() {
-    let world = World::with_limits("shutdown = \"50ms\"\nwaiting = \"20ms\"").await;
+    let world =
+        World::with_limits("shutdown_timeout = \"50ms\"\nkeepalive_interval = \"20ms\"").await;
     let ada = world.remote("ada").await;
     world.centre.download_gate.send_replace(false);
     let mut running = world.connect().await;
@@ -120,7 +121,7 @@ async fn a_restart_of_the_database_between_two_syncs_fails_none() {
 
 #[tokio::test]
 async fn a_defect_in_an_adapter_costs_one_sync_and_no_worker() {
-    let world = World::with_limits("download_workers = 1\nwaiting = \"20ms\"").await;
+    let world = World::with_limits("download_workers = 1\nkeepalive_interval = \"20ms\"").await;
     let ada = world.remote("ada").await;
     eventually("the history is written", || {
         !world.centre.state().history.is_empty()

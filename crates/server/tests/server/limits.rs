@@ -41,7 +41,7 @@ async fn a_remote_that_takes_nothing_holds_no_worker_and_little_memory() {
 
 #[tokio::test]
 async fn a_remote_that_takes_nothing_is_given_up_after_a_while() {
-    let world = World::with_limits("idle = \"2s\"").await;
+    let world = World::with_limits("idle_timeout = \"2s\"").await;
     let note = "n".repeat(10_000);
     for id in 0..1_000 {
         world.centre.write(id, Some(&note));
@@ -69,7 +69,7 @@ async fn a_remote_that_takes_nothing_is_given_up_after_a_while() {
 
 #[tokio::test]
 async fn uploads_over_the_limit_are_refused_by_their_announcement() {
-    let world = World::with_limits("upload_rows = 10\nupload_bytes = 1000").await;
+    let world = World::with_limits("upload_rows = 10\nupload_size = 1000").await;
     let ada = world.remote("ada").await;
     for (rows, count) in [
         (inserts(0..11, "x"), 11),
@@ -85,7 +85,9 @@ async fn uploads_over_the_limit_are_refused_by_their_announcement() {
 
 #[tokio::test]
 async fn a_full_backlog_is_answered_with_busy() {
-    let world = World::with_limits("backlog = 1\ndownload_workers = 1\nwaiting = \"20ms\"").await;
+    let world =
+        World::with_limits("backlog = 1\ndownload_workers = 1\nkeepalive_interval = \"20ms\"")
+            .await;
     let ada = world.remote("ada").await;
     world.centre.download_gate.send_replace(false);
     let mut waiting = Vec::new();
@@ -110,7 +112,7 @@ async fn a_full_backlog_is_answered_with_busy() {
 
 #[tokio::test]
 async fn a_waiting_remote_hears_of_it() {
-    let world = World::with_limits("waiting = \"20ms\"").await;
+    let world = World::with_limits("keepalive_interval = \"20ms\"").await;
     let ada = world.remote("ada").await;
     let rows = inserts(0..1, "x");
     for gate in [&world.centre.apply_gate, &world.centre.download_gate] {
@@ -186,11 +188,11 @@ async fn whoever_says_nothing_is_closed() {
     // Signing in takes as long as it takes: that is another server's affair.
     let patient = World::start().await;
     let ada = patient.remote("ada").await;
-    let world = World::beside(&patient.centre, "handshake = \"50ms\"").await;
+    let world = World::beside(&patient.centre, "handshake_timeout = \"50ms\"").await;
     let mut silent = world.connect().await;
     silent.flush().await;
     assert_eq!(silent.reply().await.code(), Code::Timeout);
-    let world = World::beside(&patient.centre, "idle = \"1s\"").await;
+    let world = World::beside(&patient.centre, "idle_timeout = \"1s\"").await;
     let mut halfway = world.connect().await;
     halfway.put_opening(ada.token());
     halfway.flush().await;
@@ -208,7 +210,7 @@ async fn a_sync_has_a_deadline() {
     // Signing in takes as long as it takes: that is another server's affair.
     let patient = World::start().await;
     let ada = patient.remote("ada").await;
-    let world = World::beside(&patient.centre, "sync = \"100ms\"").await;
+    let world = World::beside(&patient.centre, "sync_timeout = \"100ms\"").await;
     world.centre.download_gate.send_replace(false);
     let reply = world.connect().await.sync(ada.token()).await;
     assert_eq!(reply.code(), Code::Timeout);

@@ -102,7 +102,7 @@ async fn nobody_else_can_say_who_he_is() {
 
 #[tokio::test]
 async fn headers_that_are_none_harm_nobody() {
-    let world = behind("\"127.0.0.1\"", "handshake = \"300ms\"").await;
+    let world = behind("\"127.0.0.1\"", "handshake_timeout = \"300ms\"").await;
     let mut waiting = Vec::new();
     for wrong in [
         [SIGNATURE, b"\x31\x11\0\x0c123456789012"].concat(),

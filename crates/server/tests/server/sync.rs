@@ -166,7 +166,7 @@ async fn arrives_whole(count: i64, note_bytes: usize, frame_bytes: usize) {
 
 #[tokio::test]
 async fn waiting_syncs_are_applied_as_one_list() {
-    let world = World::with_limits("upload_workers = 1\nwaiting = \"20ms\"").await;
+    let world = World::with_limits("upload_workers = 1\nkeepalive_interval = \"20ms\"").await;
     world.centre.apply_gate.send_replace(false);
     let mut clients = Vec::new();
     for number in 0..6 {
@@ -194,7 +194,7 @@ async fn waiting_upload(world: &World, remote: &Remote, number: i64) -> Client {
 
 #[tokio::test]
 async fn one_sync_that_spoils_the_list_does_not_spoil_the_others() {
-    let world = World::with_limits("upload_workers = 1\nwaiting = \"20ms\"").await;
+    let world = World::with_limits("upload_workers = 1\nkeepalive_interval = \"20ms\"").await;
     world.centre.apply_gate.send_replace(false);
     let mut clients = Vec::new();
     for (number, user) in ["ada", "eve", "bob"].into_iter().enumerate() {

@@ -9,7 +9,10 @@ use std::time::Duration;
 
 use tokio::time::sleep;
 
-use tidewater_centre::centre::CentreResult;
+use tidewater_centre::deploy_report::DeployReport;
+use tidewater_centre::engine::callable_procedure::CallableProcedure;
+use tidewater_centre::error::CentreResult;
+use tidewater_centre::procedure_spec::ProcedureSpec;
 use tidewater_centre::records::{
     CentrePulse, CentreStatus, ConflictFilter, ConflictRecord, NumbersRequest, ProvenIdentity,
     PruneReport, RefusedFilter, RefusedRecord, RemoteRecord, RetentionTimes, SessionRequest,
@@ -17,12 +20,12 @@ use tidewater_centre::records::{
     UserRecord,
 };
 use tidewater_centre::{
-    AppendOutcome, CallInterrupt, CallOutcome, CallableProcedure, Centre, CentreError, Checkpoint,
-    ConflictChoice, DeployReport, DeployedPublications, DownloadJob, DownloadOutcome, DownloadSink,
-    DownloadStart, Downloaded, FollowPosition, FollowedCommits, HoldingRequest, ListedTable,
-    NewEvents, OnceKeyState, OwnUpload, Parameters, ProcedureCall, ProcedureSpec, PublicationSpec,
-    RefusedChoice, RemoteHolding, RunningDownloads, ScriptRun, SettleOutcome, SpaceRetention,
-    StoredEvent, SyncContext, SyncUpload, ToldSettled, UploadOutcome, UploadResult, Worker,
+    AppendOutcome, CallInterrupt, CallOutcome, Centre, CentreError, Checkpoint, ConflictChoice,
+    DeployedPublications, DownloadJob, DownloadOutcome, DownloadSink, DownloadStart, Downloaded,
+    FollowPosition, FollowedCommits, HoldingRequest, ListedTable, NewEvents, OnceKeyState,
+    OwnUpload, Parameters, ProcedureCall, PublicationSpec, RefusedChoice, RemoteHolding,
+    RunningDownloads, ScriptRun, SettleOutcome, SpaceRetention, StoredEvent, SyncContext,
+    SyncUpload, ToldSettled, UploadOutcome, UploadResult, Worker,
 };
 use tidewater_protocol::message::{NumberBlock, TableBegin};
 use tidewater_protocol::pack::pack_values;

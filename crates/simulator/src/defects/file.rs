@@ -10,7 +10,7 @@ use tidewater_centre::Checkpoint;
 use tidewater_centre::records::SigningKey;
 use tidewater_protocol::{RemoteId, UploadId};
 use tidewater_remote::database::AdoptionRule;
-use tidewater_server::fuzzing::{CheckpointFor, Keyring};
+use tidewater_server::fuzzing::{CheckpointFor, SigningKeys};
 
 use super::connections;
 use super::list::{Defect, current, is_on};
@@ -300,7 +300,7 @@ pub(crate) fn lied(remote: &Connection, centre: &Connection) -> rusqlite::Result
             created_ms: row.get(2)?,
         })
     })?;
-    let keyring = Keyring::new(keys.collect::<rusqlite::Result<_>>()?, i64::MAX);
+    let keyring = SigningKeys::new(keys.collect::<rusqlite::Result<_>>()?, i64::MAX);
     let sql = "SELECT remote_id, publication, schema_hash, checkpoint
                FROM tidewater_state, tidewater_subscription";
     let (id, publication, hash, signed): (Vec<u8>, String, Vec<u8>, Vec<u8>) =

@@ -3,7 +3,7 @@
 use rusqlite::{Connection, OptionalExtension};
 
 use tidewater_centre::SyncUpload;
-use tidewater_centre::upload::{RowsChunk, UploadTable};
+use tidewater_centre::upload::{UploadChunk, UploadTable};
 use tidewater_protocol::message::TableBegin;
 use tidewater_protocol::{Datum, Op, RowsReader, RowsWriter, UnpackedRow, Value, ValueRef};
 
@@ -96,7 +96,10 @@ pub(super) fn rewrite(table: &mut UploadTable, keeps: Keeps<'_>) {
         all.extend_from_slice(&chunk.read().unwrap_or_default());
     }
     let kept = rewritten(&table.begin, &all, keeps);
-    table.chunks = vec![RowsChunk::Memory(kept.into())];
+    if let Some(shape) = table.begin.shape() {
+        table.chunks.clear();
+        table.chunks.extend(UploadChunk::from_packed(&shape, kept));
+    }
 }
 
 /// Whether to keep a row, by its number.
@@ -137,7 +140,10 @@ fn take_apart(table: &mut UploadTable) {
         Some(Op::Delete) => writer.delete(&row.old),
         _ => writer.row(Op::Insert, &row.new),
     });
-    table.chunks = vec![RowsChunk::Memory(writer.take().into())];
+    table.chunks.clear();
+    table
+        .chunks
+        .extend(UploadChunk::from_packed(&shape, writer.take()));
 }
 
 /// Gives the changes of a table the centre's rows as pre-images.
@@ -174,7 +180,10 @@ fn follow(table: &mut UploadTable, centre: &Connection) {
             _ => writer.row(Op::Insert, &row.new),
         }
     });
-    table.chunks = vec![RowsChunk::Memory(writer.take().into())];
+    table.chunks.clear();
+    table
+        .chunks
+        .extend(UploadChunk::from_packed(&shape, writer.take()));
 }
 
 fn sqlite(value: &Value) -> rusqlite::types::Value {

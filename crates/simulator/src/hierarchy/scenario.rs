@@ -63,7 +63,7 @@ pub(super) fn headquarters_schema() -> String {
 
 const SERVER: &str = "[server]\nlisten = [\"tcp://127.0.0.1:7439\"]\n\
      consolidated = \"sqlite:simulated\"\n[server.limits]\nsession_workers = 1\n\
-     upload_workers = 2\ndownload_workers = 2\nshutdown = \"1s\"\n\
+     upload_workers = 2\ndownload_workers = 2\nshutdown_timeout = \"1s\"\n\
      [[publication]]\nname = \"main\"\n";
 
 /// What is published of tills, at either level.

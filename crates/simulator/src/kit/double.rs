@@ -6,7 +6,8 @@ use rusqlite::Connection;
 use tidewater_centre::{HandledSpec, PublicationSpec, RuleBy};
 use tidewater_server::Config;
 use tidewater_server::config::{
-    HandlerAddress, HandlerConfig, HandlerFormat, HandlerStandIn, Handling, TableHandling,
+    HandlerAddress, HandlerAssignments, HandlerConfig, HandlerFormat, HandlerStandIn,
+    TableAssignment,
 };
 
 use super::KitError;
@@ -16,7 +17,7 @@ use super::answers::HandlerAnswers;
 const SERVED: &str = "[server]\nlisten = [\"tcp://127.0.0.1:7439\"]\n\
     consolidated = \"sqlite:simulated\"\n\
     [server.limits]\nsession_workers = 1\nupload_workers = 2\ndownload_workers = 2\n\
-    sync = \"60s\"\nshutdown = \"1s\"\n\
+    sync_timeout = \"60s\"\nshutdown_timeout = \"1s\"\n\
     [[publication]]\nname = \"none\"\n[[publication.table]]\nname = \"none\"\n\
     partition = \"everyone\"\n";
 
@@ -97,7 +98,7 @@ fn stand_in(
     served.handlers = handlers.collect();
     let tables = config.handling.tables.iter().filter(|it| it.1.upload);
     let tables = tables.map(|(name, it)| {
-        let handling = TableHandling {
+        let handling = TableAssignment {
             handler: it.handler.clone(),
             upload: true,
             keeps_uploads: false,
@@ -106,9 +107,9 @@ fn stand_in(
         };
         (name.clone(), handling)
     });
-    served.handling = Handling {
+    served.handling = HandlerAssignments {
         tables: tables.collect(),
-        ..Handling::default()
+        ..HandlerAssignments::default()
     };
     Ok(())
 }

@@ -160,13 +160,15 @@ pub(super) fn config() -> Result<Config, Failed> {
         table(
             "claim",
             everyone,
-            &format!("handler = {{ url = \"call:{JUDGED}\", timeout = \"4s\", pause = \"3s\" }}"),
+            &format!(
+                "handler = {{ url = \"call:{JUDGED}\", timeout = \"4s\", breaker_pause = \"3s\" }}"
+            ),
         ),
     ];
     let text = format!(
         "[server]\nlisten = [\"tcp://127.0.0.1:7439\"]\nconsolidated = \"sqlite:simulated\"\n\
          [server.limits]\nsession_workers = 1\nupload_workers = 2\ndownload_workers = 2\n\
-         shutdown = \"1s\"\n\
+         shutdown_timeout = \"1s\"\n\
          [[publication]]\nname = \"main\"\n{}\
          [[procedure]]\nname = \"{JUDGED}\"\nprovided_by = \"{OFFICE}\"\n\
          arguments = {{ request = \"json\" }}\nallow = \"SELECT 1 WHERE 1 = 0\"\n\

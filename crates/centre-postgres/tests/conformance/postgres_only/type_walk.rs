@@ -3,15 +3,15 @@
 
 use std::collections::BTreeMap;
 
-use tidewater_centre::{CentreError, RowsChunk, UploadOutcome, UploadTable};
+use tidewater_centre_conformance::fixture::Fixture;
+use tidewater_centre_conformance::remote::{TestRemote, datums, result_text};
+use tidewater_centre_conformance::world::{DeployedCentre, NOW_MS, everyone, publication};
 use tidewater_centre_postgres::connect;
 use tidewater_protocol::message::TableBegin;
 use tidewater_protocol::{Datum, Op, RowsWriter, Value};
 
 use crate::fixture::PostgresFixture;
-use tidewater_centre_conformance::fixture::Fixture;
-use tidewater_centre_conformance::remote::{TestRemote, datums, result_text};
-use tidewater_centre_conformance::world::{DeployedCentre, NOW_MS, everyone, publication};
+use tidewater_centre::{CentreError, UploadChunk, UploadOutcome, UploadTable};
 
 /// Types by their names, with values as PostgreSQL reads them.
 const SAMPLES: &[(&str, &[&str])] = &[
@@ -229,7 +229,7 @@ fn packed(remote: &TestRemote, rows: &[Vec<Value>]) -> Vec<UploadTable> {
     }
     vec![UploadTable {
         begin: TableBegin::for_table(table),
-        chunks: vec![RowsChunk::Memory(writer.take().into())],
+        chunks: vec![UploadChunk::from_packed(&shape, writer.take()).unwrap()],
     }]
 }
 
@@ -315,7 +315,7 @@ async fn every_type_of_the_catalog_travels_there_and_back_with_its_extremes() {
     let mut upload = anna.next_upload(&[]);
     upload.tables = vec![UploadTable {
         begin: TableBegin::for_table(table),
-        chunks: vec![RowsChunk::Memory(writer.take().into())],
+        chunks: vec![UploadChunk::from_packed(&shape, writer.take()).unwrap()],
     }];
     let outcome = anna.apply(upload).await;
     let UploadOutcome::Applied { result, .. } = outcome else {

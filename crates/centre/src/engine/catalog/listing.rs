@@ -2,7 +2,7 @@
 
 use tidewater_protocol::{ColumnType, ForeignKeyAction};
 
-use super::{Numbering, TableInfo};
+use super::{RowNumbering, TableInfo};
 use crate::publication::{
     ListedColumn, ListedNumbering, ListedReference, ListedTable, TriggeredColumn,
 };
@@ -29,8 +29,8 @@ fn list(table: &TableInfo, catalog: &[TableInfo]) -> ListedTable {
         is_generated: column.is_generated,
         numbering: match &column.numbering {
             None => ListedNumbering::None,
-            Some(Numbering::Highest(_)) => ListedNumbering::Highest,
-            Some(Numbering::Sequence(_)) => ListedNumbering::Sequence,
+            Some(RowNumbering::Highest(_)) => ListedNumbering::Highest,
+            Some(RowNumbering::Sequence(_)) => ListedNumbering::Sequence,
         },
     });
     ListedTable {

@@ -4,7 +4,7 @@
 use tidewater_protocol::{CheckConstraint, ColumnType, IdentityColumn, Table};
 
 use super::{CompiledTable, Result, named_columns, wrong};
-use crate::engine::catalog::{Numbering, TableInfo};
+use crate::engine::catalog::{RowNumbering, TableInfo};
 use crate::publication::TableSpec;
 
 /// The column that remotes have numbers for.
@@ -177,8 +177,8 @@ impl CompiledTable<'_> {
             let column = &table.columns[index];
             let name = &column.name;
             return match &column.numbering {
-                Some(Numbering::Sequence(_)) => Vec::new(),
-                Some(Numbering::Highest(advice)) => vec![format!(
+                Some(RowNumbering::Sequence(_)) => Vec::new(),
+                Some(RowNumbering::Highest(advice)) => vec![format!(
                     "{title:?}: the database numbers {name:?} after the highest number there is, \
                      and may take one that a remote has: {advice}"
                 )],
@@ -189,7 +189,7 @@ impl CompiledTable<'_> {
             };
         }
         let warned = numbered.filter_map(|(column, numbering)| {
-            let Numbering::Sequence(what) = numbering else {
+            let RowNumbering::Sequence(what) = numbering else {
                 return None;
             };
             let name = &column.name;

@@ -7,12 +7,12 @@ use prost::Message;
 use tidewater_protocol::Table;
 use tidewater_protocol::message::{UncomparedReason, UncomparedTable};
 
+use super::OpenedSubscription;
 use super::catching_up::{self, Filler};
 use super::resuming::{ReadPosition, ResumedPart};
-use super::{OpenedSubscription, PublishedSchema};
 use crate::download::{DownloadSubscription, MarkFrequency, ToldSettled};
 use crate::engine::comparing;
-use crate::engine::publication::rules_of;
+use crate::engine::publication::{PublishedSchema, rules_of};
 use crate::engine::scope::{RuleDifference, SerialValidity};
 use crate::engine::scripts::Scripts;
 use crate::engine::watermark::{self, PresentedCheckpoint};

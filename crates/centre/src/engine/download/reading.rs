@@ -9,13 +9,14 @@ use super::plan::{SubscriptionPlan, TablePlan};
 use super::resuming::ReadPosition;
 use super::shared_readings::SharedReadings;
 use super::table::TableReading;
-use super::{DownloadSnapshot, PublishedSchema, TablePlace};
-use crate::download::{DownloadSink, DownloadSubscription, GivenTable, TableRequest};
+use super::{DownloadSnapshot, TablePlace};
+use crate::download::{DownloadSink, DownloadSubscription, GivenTable};
 use crate::engine::comparing::{self, RangeSums};
-use crate::engine::publication::rules_of;
+use crate::engine::publication::{PublishedSchema, rules_of};
 use crate::engine::scripts::ScriptEnvironment;
 use crate::engine::upload::column_map::{AnnouncedColumns, ColumnMap};
 use crate::error::CentreError;
+use crate::packed_rows::TableRequest;
 
 type Result<T> = std::result::Result<T, CentreError>;
 

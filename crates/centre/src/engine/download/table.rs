@@ -7,15 +7,17 @@ use super::output::Output;
 use super::plan::{RulePlan, TablePlan};
 use super::resuming::ReadPosition;
 use super::{DownloadSnapshot, KeyOrder, RuleRows, TablePlace, WindowBound};
-use crate::download::{GivenTable, TableRequest};
+use crate::download::GivenTable;
 use crate::engine::comparing::RangeSums;
-use crate::engine::exact::{Membership, pack_exact, pack_row, types_of};
+use crate::engine::exact::{pack_exact, pack_row, types_of};
+use crate::engine::membership::Membership;
 use crate::engine::publication::RowRule;
 use crate::engine::scripts::{ScriptEnvironment, ScriptTimer};
 use crate::engine::upload::column_map::ColumnMap;
 use crate::error::CentreError;
+use crate::packed_rows::{RowsChunk, TableRequest};
 use crate::scope::RuleScope;
-use crate::upload::{OwnUpload, RowsChunk};
+use crate::upload::OwnUpload;
 
 type Result<T> = std::result::Result<T, CentreError>;
 

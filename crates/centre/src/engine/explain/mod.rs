@@ -10,14 +10,13 @@ use std::sync::Arc;
 
 use tidewater_protocol::{ColumnType, Datum, RemoteId, Value};
 
-pub(super) use self::inspected_row::unknown_parameters;
 use self::inspected_row::{InspectedRow, held_text};
 use self::subject::Subject;
 use self::verdict::{VerdictFacts, judge};
 use super::compile::{CompiledTable, compile};
 use super::connection::{DatabaseConnection, system_sql};
 use super::deploy::deployed;
-use super::exact::{Membership, pack_exact};
+use super::exact::pack_exact;
 use super::inspect::{DatabaseInspection, InspectedCell, KeyedRow};
 use super::publication::Publication;
 use super::records::{
@@ -28,6 +27,7 @@ use super::scope::ScopePurpose;
 use super::scripts::chosen;
 use super::upload::row_json;
 use crate::context::SyncContext;
+use crate::engine::membership::Membership;
 use crate::error::CentreError;
 use crate::explain::{
     CandidateUpload, ExplainQuestion, ExplainedEntry, ExplainedPublication, ExplainedRemote,
@@ -35,6 +35,8 @@ use crate::explain::{
 };
 use crate::records::{RemoteRecord, UserRecord};
 use crate::scope::{RuleScope, Scope};
+
+pub(super) use self::inspected_row::unknown_parameters;
 
 type Result<T> = std::result::Result<T, CentreError>;
 
@@ -146,7 +148,7 @@ impl<T: DatabaseInspection> ExplanationRun<'_, T> {
             now_ms: self.question.now_ms,
             parameters: Arc::new(BTreeMap::from([(publication.to_owned(), set)])),
             claims: claims.unwrap_or_default(),
-            scripts: crate::scripting::ScriptNotes::default(),
+            scripts: crate::script_notes::ScriptNotes::default(),
             given: None,
         }
     }

@@ -6,7 +6,7 @@ use tidewater_protocol::PublicationSchema;
 
 use super::{CompiledScript, RESOLVING, ScriptForm, ScriptTransaction, Scripts};
 use crate::context::DEFAULT;
-use crate::engine::scope::wrong;
+use crate::engine::scope_query::wrong;
 use crate::engine::script::ScriptParameter;
 use crate::error::CentreError;
 use crate::publication::{PublicationSpec, RuleSpec, ScriptSpec, TableSpec};

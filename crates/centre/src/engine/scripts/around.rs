@@ -10,7 +10,8 @@ use crate::context::SyncContext;
 use crate::download::{DownloadJob, Downloaded, RunningDownloads};
 use crate::engine::database::WorkerConnection;
 use crate::error::CentreError;
-use crate::scripting::{ABORT, ScriptNotes, ScriptReport, ScriptRun};
+use crate::script_notes::{ABORT, ScriptNotes, ScriptReport};
+use crate::scripting::ScriptRun;
 use crate::upload::{SyncUpload, UploadOutcome};
 
 type Result<T> = std::result::Result<T, CentreError>;

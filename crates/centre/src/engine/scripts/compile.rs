@@ -16,8 +16,8 @@ use super::{
     CheckedScript, CompiledScript, EVENTS, ScriptEvent, ScriptForm, ScriptImages, ScriptStatement,
     Scripts, SetColumn, Versions,
 };
-use crate::engine::database::ChangeTracking;
-use crate::engine::scope::wrong;
+use crate::engine::change_tracking::ChangeTracking;
+use crate::engine::scope_query::wrong;
 use crate::engine::script::{
     ROWS, Script, ScriptError, ScriptParameter, ScriptPurpose, first_word, statements,
 };

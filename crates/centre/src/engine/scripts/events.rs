@@ -210,7 +210,7 @@ events! {
     ("upload_new_row_insert", Table, Upload, ScriptForm::Row(ScriptImages::Both), &LAST, &NONE, "for each conflict: what it wants"),
     ("resolve_conflict", Table, Upload, ScriptForm::Row(ScriptImages::Both), &LAST, &NONE, "for each conflict, after both"),
     ("end_upload_rows", Table, Upload, ScriptForm::Once, &LAST, &NONE, "after the table's inserts and updates"),
-    ("begin_upload_deletes", Table, Upload, ScriptForm::Once, &LAST, &NONE, "before the table's deletes, which follow the rows of all tables: of the last table first, unless `upload_order = \"deletes first\"`"),
+    ("begin_upload_deletes", Table, Upload, ScriptForm::Once, &LAST, &NONE, "before the table's deletes, which follow the rows of all tables: of the last table first, unless `upload_order = \"deletes_first\"`"),
     ("upload_delete", Table, Upload, ScriptForm::Row(ScriptImages::Old), &LAST, &NONE, "for each delete; one that takes rows of other tables along by a foreign key is run last"),
     ("end_upload_deletes", Table, Upload, ScriptForm::Once, &LAST, &NONE, "after the table's deletes"),
     ("end_upload", Both, Upload, ScriptForm::Once, &LAST, &NONE, "after the last row of the upload: for each table of which it has rows, then for the upload"),

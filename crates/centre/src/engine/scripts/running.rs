@@ -9,9 +9,11 @@ use super::{
 };
 use crate::engine::connection::{DatabaseConnection as _, system_sql};
 use crate::engine::script::ScriptParameter;
-use crate::engine::upload::upload_writer::{RefusalReason, ScriptOutcome, UploadWriter, try_again};
+use crate::engine::upload::refusal_reason::RefusalReason;
+use crate::engine::upload::upload_writer::{ScriptOutcome, UploadWriter, try_again};
 use crate::error::CentreError;
-use crate::scripting::{RunTimes, ScriptReport, ScriptRun};
+use crate::script_notes::{RunTimes, ScriptReport};
+use crate::scripting::ScriptRun;
 
 type Result<T> = std::result::Result<T, CentreError>;
 

@@ -11,7 +11,7 @@ use crate::engine::script::ScriptParameter;
 use crate::engine::watermark::PresentedCheckpoint;
 use crate::error::CentreError;
 use crate::scope::Checkpoint;
-use crate::scripting::ScriptReport;
+use crate::script_notes::ScriptReport;
 
 type Result<T> = std::result::Result<T, CentreError>;
 

@@ -4,8 +4,8 @@
 use std::collections::HashSet;
 
 use super::{CheckedScript, SetColumn};
+use crate::engine::change_tracking::ChangeTracking;
 use crate::engine::connection::DatabaseConnection;
-use crate::engine::database::ChangeTracking;
 use crate::engine::script::{Script, SqlDialect, first_word};
 use crate::error::CentreError;
 

@@ -10,9 +10,10 @@ use super::{
     CompiledScript, ScriptEnvironment, ScriptForm, ScriptImages, ScriptStatement,
     ScriptTransaction, Scripts, failed,
 };
+use crate::engine::change_tracking::ChangeTracking;
 use crate::engine::connection::DatabaseConnection as _;
-use crate::engine::database::ChangeTracking;
-use crate::engine::publication::{ServedTable, compile_one};
+use crate::engine::publication::ServedTable;
+use crate::engine::publication_compiler::compile_one;
 use crate::engine::script::{Script, ScriptParameter};
 use crate::engine::upload::row_json;
 use crate::engine::upload::upload_writer::{RowSet, ScriptOutcome, UploadWriter};

@@ -9,104 +9,38 @@
 //! these rows.
 
 use std::collections::HashMap;
-use std::sync::Arc;
 
 use tidewater_protocol::{Code, Datum, Op};
 
-use super::authorization::BeforeHandingOver;
-use super::batching;
-use super::computed_values;
-use super::echo_filter;
 use super::given_rows::find_given;
 use super::incoming_rows::{FEW_INSERTS, IncomingTable, RowRef};
 use super::outcomes::Outcomes;
-use super::row_writers;
-use super::settled_refusals;
-use super::upload_writer::{
-    ClaimedSequence, FailedRow, OnDelete, RefusalReason, TargetTable, UploadWriter, try_again,
+use super::upload_writer::{ClaimedSequence, UploadWriter};
+use super::{
+    Admission, DOWNLOAD_ONLY, UploadRecords, computed_values, echo_filter, last, note_given_back,
+    row_writers, settled_refusals, store,
 };
-use super::{Admission, DOWNLOAD_ONLY, Serials, UploadRecords, last, note_given_back, store};
-use crate::engine::connection::DatabaseConnection as _;
-use crate::engine::publication::Publication;
-use crate::engine::scope::ScopeDifferences;
 use crate::engine::scripts::ScriptEnvironment;
-use crate::engine::upload::column_map::{AnnouncedColumns, ColumnMap, UnpublishedRows};
+use crate::engine::upload::column_map::{AnnouncedColumns, ColumnMap};
 use crate::engine::upload::dependent_refusals::DependentRefusals;
-use crate::engine::upload::handler_decisions::{HandlerDecisions, JudgedUpload};
+use crate::engine::upload::handler_decisions::JudgedUpload;
 use crate::engine::upload::key_cascades::KeyCascades;
+use crate::engine::upload::refusal_reason::FailedRow;
+use crate::engine::upload::scope_admission::{admission, judgeable};
 use crate::engine::upload::sent_before::SentBefore;
-use crate::engine::watermark::held;
+use crate::engine::upload::step_order::ApplyStep;
+use crate::engine::upload::upload_run::{
+    Earlier, TableRefusals, UploadProgress, UploadRun, WritePurpose,
+};
 use crate::error::CentreError;
 use crate::publication::OnReject;
-use crate::scope::Scope;
-use crate::upload::{OwnUpload, SyncUpload, UploadOutcome, UploadResult, UploadTable};
+use crate::upload::{OwnUpload, SyncUpload, UploadOutcome, UploadResult};
 use crate::verdict::ContendedChange;
 
 type Result<T> = std::result::Result<T, CentreError>;
 
-/// Applies a list of uploads; see [`crate::Worker::apply`].
-pub async fn apply(
-    rows: &mut impl UploadWriter,
-    uploads: &[SyncUpload],
-) -> Result<Vec<UploadOutcome>> {
-    for upload in uploads {
-        upload.context.scripts.begin_upload(&upload.publication);
-    }
-    let mut attempts = 0;
-    loop {
-        match try_apply(rows, uploads).await {
-            Err(error) => try_again(rows, "applying uploads", error, &mut attempts).await?,
-            done => return done,
-        }
-        for upload in uploads {
-            upload.context.scripts.count_deadlock(&upload.publication);
-        }
-    }
-}
-
-async fn try_apply(
-    rows: &mut impl UploadWriter,
-    uploads: &[SyncUpload],
-) -> Result<Vec<UploadOutcome>> {
-    if uploads.is_empty() {
-        return Ok(Vec::new());
-    }
-    let mut outcomes = batching::apply(rows, uploads).await?;
-    for (number, upload) in uploads.iter().enumerate() {
-        if outcomes.contains_key(&number) {
-            continue;
-        }
-        rows.begin(number).await?;
-        let outcome = match one(rows, upload, uploads.len() == 1).await {
-            Ok(outcome) => outcome,
-            Err(error) if fails_alone(&error) && rows.is_usable() => {
-                undo(rows, &error).await?;
-                UploadOutcome::Failed { error }
-            }
-            Err(error) => return Err(error),
-        };
-        outcomes.insert(number, outcome);
-    }
-    rows.commit().await?;
-    Ok(outcomes.into_values().collect())
-}
-
-/// Undoes what has failed alone.
-pub(super) async fn undo(rows: &mut impl UploadWriter, error: &CentreError) -> Result<()> {
-    rows.undo().await?;
-    if let CentreError::Locked { .. } = error {
-        rows.shorten_lock_timeout();
-    }
-    Ok(())
-}
-
-/// Whether an error is one upload's own, and the others of the list can go on.
-pub(super) fn fails_alone(error: &CentreError) -> bool {
-    !error.is_retryable() && !matches!(error, CentreError::Unavailable { .. })
-}
-
 /// Applies one upload of a list; `is_alone` if it is the only one.
-async fn one<R: UploadWriter>(
+pub(super) async fn one<R: UploadWriter>(
     rows: &mut R,
     upload: &SyncUpload,
     is_alone: bool,
@@ -121,13 +55,13 @@ async fn one<R: UploadWriter>(
         }
         announced.push(columns);
     }
-    let (changed, fates) = judged.into_fates();
+    let (changed, decisions) = judged.into_decisions();
     let (mut tables, mut unpublished) = (Vec::new(), Vec::new());
     for (place, (table, announced)) in upload.tables.iter().zip(announced).enumerate() {
         match announced {
             AnnouncedColumns::Published(index, map) => {
                 let (table, place) = (changed.get(&place).unwrap_or(table), tables.len());
-                tables.push(IncomingTable::new(&publication, table, place, index, map)?);
+                tables.push(IncomingTable::new(&publication, table, place, index, map));
             }
             AnnouncedColumns::Unpublished(refused) => unpublished.push((table, refused)),
         }
@@ -144,7 +78,7 @@ async fn one<R: UploadWriter>(
         unpublished.clear();
     }
     let uploaded: Vec<_> = tables.iter().map(IncomingTable::uploaded).collect();
-    let families = KeyCascades::from_upload(&publication.schema, &uploaded)?;
+    let key_cascades = KeyCascades::from_upload(&publication.schema, &uploaded)?;
     let ClaimedSequence { serials, scope } = admitted;
     let mut admission = admission(rows, &publication, upload, &serials, scope).await?;
     let sent_before = match tables.is_empty() {
@@ -164,8 +98,8 @@ async fn one<R: UploadWriter>(
         admission: &admission,
         tables: &tables,
         unpublished: &unpublished,
-        families: &families,
-        fates,
+        key_cascades: &key_cascades,
+        decisions,
         handed_over: Vec::new(),
         leaves_to_download: false,
         sent_before: &sent_before,
@@ -183,129 +117,6 @@ async fn one<R: UploadWriter>(
     let own = run.own(&result, is_alone)?;
     Ok(UploadOutcome::Applied { result, own })
 }
-
-/// Rows of an older schema without what tells who may write them cannot be judged.
-pub(super) fn judgeable<T>(
-    publication: &Publication<T>,
-    announced: AnnouncedColumns,
-) -> AnnouncedColumns {
-    let AnnouncedColumns::Published(index, map) = announced else {
-        return announced;
-    };
-    let rule = publication.writes[index].rule.as_ref();
-    let mut columns = rule.iter().flat_map(|rule| &rule.columns);
-    match columns.find(|&&column| map.sources[column].is_none()) {
-        None => AnnouncedColumns::Published(index, map),
-        Some(&column) => {
-            let name = &publication.schema.tables[index].columns[column].name;
-            AnnouncedColumns::Unpublished(UnpublishedRows {
-                index: Some(index),
-                shape: map.shape,
-                reason: format!(
-                    "the column {name:?} tells who may write the row now, and did not come with it"
-                ),
-            })
-        }
-    }
-}
-
-/// What the remote may write by a scope.
-pub(super) async fn admission<R: UploadWriter>(
-    rows: &mut R,
-    publication: &Publication<R::Table>,
-    upload: &SyncUpload,
-    serials: &Serials,
-    scope: Scope,
-) -> Result<Admission> {
-    let checkpoint = upload.checkpoint.as_ref();
-    let held = held(&publication.rules, checkpoint);
-    let mut differences = ScopeDifferences::new(scope.rules.iter().zip(held));
-    loop {
-        let asked = differences.ask();
-        if asked.is_empty() {
-            break;
-        }
-        let what = "reading a scope that was handed out";
-        let answers = rows.connection().flight(what, &asked).await?;
-        differences.answer(&answers)?;
-    }
-    let found = differences.found();
-    let rules = &publication.rules;
-    Ok(Admission::new(rules, checkpoint, serials, found, scope))
-}
-
-/// Who has rows written.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum WritePurpose {
-    /// A remote, in a sync.
-    Sync,
-    /// An operator.
-    Operator {
-        /// Over whatever the centre has.
-        force: bool,
-    },
-}
-
-impl WritePurpose {
-    /// Whether what is written counts, whatever the centre has.
-    pub(super) fn insists(self) -> bool {
-        self == WritePurpose::Operator { force: true }
-    }
-}
-
-/// One upload on its way into the centre.
-pub(super) struct UploadRun<'r, R: UploadWriter> {
-    pub(super) rows: &'r mut R,
-    pub(super) publication: &'r Publication<R::Table>,
-    pub(super) upload: &'r SyncUpload,
-    pub(super) purpose: WritePurpose,
-    pub(super) serials: &'r Serials,
-    /// By which rows are judged as they were before.
-    pub(super) admission: &'r Admission,
-    pub(super) tables: &'r [IncomingTable<'r, R::Table>],
-    /// Rows that mean nothing to the publication any more, and why.
-    pub(super) unpublished: &'r [(&'r UploadTable, UnpublishedRows)],
-    /// What the upload itself does to rows.
-    pub(super) families: &'r KeyCascades,
-    /// What handlers have decided of them.
-    pub(super) fates: Arc<HandlerDecisions>,
-    /// By the place of their table: updates that may make rows somebody else's, in order.
-    pub(super) handed_over: Vec<Vec<RowRef>>,
-    /// Rows that took effect are otherwise in the centre, and the result does not say so.
-    pub(super) leaves_to_download: bool,
-    /// What the centre may have of it already.
-    pub(super) sent_before: &'r SentBefore,
-    /// What an operator's write leaves for people.
-    pub(super) records: UploadRecords,
-    /// The scripts that the remote has chosen.
-    pub(super) scripting: Option<ScriptEnvironment<'r>>,
-}
-
-/// What has been done of an upload so far.
-pub(super) struct UploadProgress<'p> {
-    pub(super) outcomes: Outcomes<'p>,
-    pub(super) refusals: Vec<TableRefusals>,
-    /// Whether rows were written that may be out of scope.
-    pub(super) is_outside: bool,
-    /// Rows of which handlers have to decide.
-    pub(super) contended: Vec<ContendedChange>,
-    /// Rows of the step at hand that somebody has changed while they were resolved.
-    pub(super) overtaken: Vec<RowRef>,
-    /// What is known from before rows were handed over.
-    pub(super) before_handing_over: Option<BeforeHandingOver>,
-}
-
-/// Rows of one operation that the database refused, by table.
-pub(super) struct TableRefusals {
-    /// The place of the table.
-    pub(super) table: usize,
-    pub(super) op: Op,
-    pub(super) failed: Vec<FailedRow>,
-}
-
-/// Updates that are tried again, and what they failed for. If one does not find its row as it was
-/// any more, that is what the rest of the upload did to it: nobody else has won.
-pub(super) type Earlier = HashMap<RowRef, RefusalReason>;
 
 /// How the rows are applied, if not for the first time.
 #[derive(Default)]
@@ -328,25 +139,6 @@ enum ApplyOutcome {
     Decided(DependentRefusals),
 }
 
-/// What is done with rows of a table.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum ApplyStep {
-    /// Runs what stands at an event of the table.
-    Event(&'static str),
-    Delete,
-    Move,
-    Insert,
-    Update,
-    HandOver,
-}
-
-impl UploadProgress<'_> {
-    /// How many rows the database has refused so far.
-    pub(super) fn failed(&self) -> usize {
-        self.refusals.iter().map(|it| it.failed.len()).sum()
-    }
-}
-
 impl<'r, R: UploadWriter> UploadRun<'r, R> {
     /// Applies all rows, and keeps the result.
     pub(super) async fn all(
@@ -354,14 +146,15 @@ impl<'r, R: UploadWriter> UploadRun<'r, R> {
     ) -> Result<std::result::Result<UploadResult, Vec<ContendedChange>>> {
         let mut round = ApplyRound::default();
         round.decided.foreign(self.foreign().await?);
-        round.decided.judged(self.fates.clone());
-        let ties = &self.families.ties;
+        round.decided.judged(self.decisions.clone());
+        let foreign_keys = &self.key_cascades.foreign_keys;
         let uploaded: Vec<_> = self.tables.iter().map(IncomingTable::uploaded).collect();
         let schema = &self.publication.schema;
-        if uploaded
-            .iter()
-            .any(|it| ties.iter().any(|tie| tie.child == it.index))
-        {
+        if uploaded.iter().any(|it| {
+            foreign_keys
+                .iter()
+                .any(|foreign_key| foreign_key.child == it.index)
+        }) {
             let connection = self.rows.connection();
             let upload = self.upload;
             let of = (
@@ -370,11 +163,11 @@ impl<'r, R: UploadWriter> UploadRun<'r, R> {
                 &*upload.given_up,
             );
             let refused =
-                settled_refusals::refused_parents(connection, of, schema, ties, &uploaded);
+                settled_refusals::refused_parents(connection, of, schema, foreign_keys, &uploaded);
             let refused = refused.await?;
             round
                 .decided
-                .refuse_children(schema, ties, &uploaded, refused)?;
+                .refuse_children(schema, foreign_keys, &uploaded, refused)?;
         }
         loop {
             self.rows.begin_rows(round.immediate).await?;
@@ -447,7 +240,7 @@ impl<'r, R: UploadWriter> UploadRun<'r, R> {
         let uploaded: Vec<_> = self.tables.iter().map(IncomingTable::uploaded).collect();
         let mut decided = round.decided.clone();
         let builder = progress.outcomes.builder();
-        if decided.find(schema, &self.families.ties, &uploaded, builder)? {
+        if decided.find(schema, &self.key_cascades.foreign_keys, &uploaded, builder)? {
             return Ok(ApplyOutcome::Decided(decided));
         }
         let (later, outside) = self.outside(&progress).await?;
@@ -549,7 +342,7 @@ impl<'r, R: UploadWriter> UploadRun<'r, R> {
                 self.count_warnings(table.index);
                 return Ok(());
             }
-            ApplyStep::Insert => (Op::Insert, table.find_inserts()?),
+            ApplyStep::Insert => (Op::Insert, table.find_inserts()),
         };
         if refs.is_empty() {
             return Ok(());
@@ -613,100 +406,4 @@ impl<'r, R: UploadWriter> UploadRun<'r, R> {
             rows,
         })
     }
-}
-
-/// The places of tables, and what is done with rows of them.
-pub(super) type Steps = Vec<(usize, ApplyStep)>;
-
-/// What is done where rows go before deletes, with the events of scripts around each: rows of all
-/// tables, parents first; rows that are handed over; and deletes, of the last table first.
-pub(super) fn rows_first<T>(
-    tables: &[IncomingTable<'_, T>],
-    is_handed_over: impl Fn(usize) -> bool,
-) -> [Steps; 3] {
-    let mut parents_first: Vec<usize> = (0..tables.len()).collect();
-    parents_first.sort_by_key(|&place| tables[place].index);
-    let (mut first, mut handing_over, mut last) = (Steps::new(), Steps::new(), Steps::new());
-    for &place in &parents_first {
-        let steps = [
-            ApplyStep::Event("begin_upload_rows"),
-            ApplyStep::Move,
-            ApplyStep::Insert,
-            ApplyStep::Update,
-        ];
-        first.extend(steps.map(|it| (place, it)));
-        let rest = [
-            (place, ApplyStep::HandOver),
-            (place, ApplyStep::Event("end_upload_rows")),
-        ];
-        match is_handed_over(place) {
-            true => handing_over.extend(rest),
-            false => first.push(rest[1]),
-        }
-    }
-    for &place in parents_first.iter().rev() {
-        let steps = [
-            ApplyStep::Event("begin_upload_deletes"),
-            ApplyStep::Delete,
-            ApplyStep::Event("end_upload_deletes"),
-        ];
-        last.extend(steps.map(|it| (place, it)));
-    }
-    [first, handing_over, last]
-}
-
-/// Adds the events of scripts to what is done where deletes go first.
-pub(super) fn with_events(steps: [Steps; 3]) -> [Steps; 3] {
-    let is_of_rows = |step: ApplyStep| !matches!(step, ApplyStep::Delete);
-    let last_of_rows = |place: usize| {
-        let all: Vec<_> = steps.iter().flatten().collect();
-        all.iter()
-            .rposition(|&&(of, step)| of == place && is_of_rows(step))
-    };
-    let (mut number, mut begun) = (0, Vec::new());
-    let with_events = steps.iter().map(|some| {
-        let mut with_events = Steps::with_capacity(some.len() + 2);
-        for &(place, step) in some {
-            let mut event = |name| with_events.push((place, ApplyStep::Event(name)));
-            if !is_of_rows(step) {
-                event("begin_upload_deletes");
-            } else if !begun.contains(&place) {
-                begun.push(place);
-                event("begin_upload_rows");
-            }
-            with_events.push((place, step));
-            let mut event = |name| with_events.push((place, ApplyStep::Event(name)));
-            if !is_of_rows(step) {
-                event("end_upload_deletes");
-            } else if last_of_rows(place) == Some(number) {
-                event("end_upload_rows");
-            }
-            number += 1;
-        }
-        with_events
-    });
-    let with_events: Vec<Steps> = with_events.collect();
-    with_events.try_into().unwrap_or_default()
-}
-
-/// What is done first; then rows are handed over, as all the others are judged by whose they are
-/// before that; and the deletes that come afterwards.
-pub(super) fn order<T: TargetTable>(tables: &[IncomingTable<'_, T>]) -> [Steps; 3] {
-    let mut parents_first: Vec<usize> = (0..tables.len()).collect();
-    parents_first.sort_by_key(|&place| tables[place].index);
-    let deletes = parents_first
-        .iter()
-        .rev()
-        .map(|&it| (it, ApplyStep::Delete));
-    // The upload may move elsewhere what these would take along.
-    let (last, mut first): (Steps, Steps) =
-        deletes.partition(|&(place, _)| tables[place].table.on_delete() == OnDelete::TakesAlong);
-    let handing_over = parents_first.iter().map(|&it| (it, ApplyStep::HandOver));
-    let handing_over = handing_over.collect();
-    for place in parents_first {
-        // A row that is inserted may have a key that another one gives up.
-        let others = [ApplyStep::Move, ApplyStep::Insert, ApplyStep::Update];
-        first.extend(others.map(|step| (place, step)));
-    }
-    [first, handing_over, last]
 }

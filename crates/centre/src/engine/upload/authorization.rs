@@ -5,25 +5,22 @@
 //! after everything else of their upload, and what that did to rows below them is judged by whose
 //! they were until then.
 
-use std::collections::HashMap;
-
 use tidewater_protocol::{Datum, Op, pack};
 
-use super::Admission;
-use super::apply::{UploadProgress, UploadRun, WritePurpose, admission};
-use super::computed_values;
 use super::incoming_rows::{IncomingTable, RowRef};
-use super::settle::ROWS_AT_ONCE;
 use super::upload_writer::{RowImage, UploadWriter};
-use crate::engine::exact::{Barrier, Membership};
+use super::{Admission, computed_values};
+use crate::engine::membership::{Barrier, Membership};
 use crate::engine::publication::{Publication, RowRule};
-use crate::engine::upload::dependent_refusals::{RowKey, RowKeys, pack_key};
+use crate::engine::upload::incoming_rows::ROWS_AT_ONCE;
+use crate::engine::upload::row_keys::{Barred, RowKey, RowKeys, pack_key};
+use crate::engine::upload::scope_admission::admission;
+use crate::engine::upload::upload_run::{
+    BeforeHandingOver, UploadProgress, UploadRun, WritePurpose,
+};
 use crate::error::CentreError;
 
 type Result<T> = std::result::Result<T, CentreError>;
-
-/// Rows that may not be written, and why.
-pub(crate) type Barred = HashMap<RowKey, Barrier>;
 
 /// Tells which rows of the centre a remote is shown.
 pub(super) struct VisibleRows<'r>(Membership<'r>);
@@ -39,14 +36,6 @@ impl VisibleRows<'_> {
     ) -> Option<&'w [Datum<'d>]> {
         (self.0.has(central) || self.0.has(before)).then_some(central)
     }
-}
-
-/// What is known from before rows were handed over.
-pub(super) struct BeforeHandingOver {
-    /// What the remote might write then.
-    admission: Admission,
-    /// Of the rows that follow others, those that were its own.
-    own: RowKeys,
 }
 
 /// Whether a query for scopes names a table.

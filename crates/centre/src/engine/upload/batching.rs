@@ -10,23 +10,25 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use tidewater_protocol::{Datum, Op};
 
-use super::apply::{ApplyStep, admission, fails_alone, judgeable, order, undo};
 use super::authorization::decides_scopes;
 use super::column_map::{AnnouncedColumns, ColumnMap};
-use super::computed_values;
-use super::echo_filter;
-use super::handler_decisions;
 use super::incoming_rows::{FEW_INSERTS, IncomingTable, RowRef, UploadedImages};
 use super::outcomes::SumComparison;
 use super::result::ResultBuilder;
-use super::settle::{ROWS_AT_ONCE, ReadyRows, find_changed, obstacle};
-use super::upload_writer::{BatchOutcome, OnDelete, RowBatch, RowImage, TargetTable, UploadWriter};
-use super::{Admission, store};
+use super::upload_writer::{BatchOutcome, RowBatch, RowImage, UploadWriter};
+use super::{Admission, computed_values, echo_filter, handler_decisions, store};
 use crate::engine::connection::{DatabaseConnection as _, each, system_row};
-use crate::engine::exact::{Membership, pack_exact, types_of};
+use crate::engine::exact::{pack_exact, types_of};
+use crate::engine::membership::Membership;
 use crate::engine::publication::{Publication, RowRule};
 use crate::engine::resolve::Winner;
 use crate::engine::scripts::chosen;
+use crate::engine::upload::incoming_rows::ROWS_AT_ONCE;
+use crate::engine::upload::ready_rows::{ReadyRows, find_changed, obstacle};
+use crate::engine::upload::scope_admission::{admission, judgeable};
+use crate::engine::upload::step_order::{ApplyStep, order};
+use crate::engine::upload::target_table::{OnDelete, TargetTable};
+use crate::engine::upload::upload_writer::{fails_alone, undo};
 use crate::error::CentreError;
 use crate::scope::RuleScope;
 use crate::upload::{OwnUpload, SyncUpload, UploadOutcome, UploadResult, UploadTable};
@@ -137,7 +139,7 @@ async fn try_all<R: UploadWriter>(
     let tables = tables.map(|(place, it)| {
         IncomingTable::new(&publication, &it.rows, place, it.index, it.map.clone())
     });
-    let tables = tables.collect::<Result<Vec<_>>>()?;
+    let tables: Vec<_> = tables.collect();
     let mut sharing = SharedUploads {
         rows,
         publication: &publication,
@@ -205,9 +207,9 @@ fn merge<T>(
 }
 
 /// The rows that are there afterwards.
-fn written<T: TargetTable>(table: &IncomingTable<'_, T>) -> Result<[(Op, Vec<RowRef>); 2]> {
+fn written<T: TargetTable>(table: &IncomingTable<'_, T>) -> [(Op, Vec<RowRef>); 2] {
     let updates = [&*table.updates, &*table.moves].concat();
-    Ok([(Op::Insert, table.find_inserts()?), (Op::Update, updates)])
+    [(Op::Insert, table.find_inserts()), (Op::Update, updates)]
 }
 
 /// Uploads on their way into the centre together.
@@ -360,7 +362,7 @@ impl<'s, R: UploadWriter> SharedUploads<'s, R> {
             // Nothing is handed over here, and no script is run.
             ApplyStep::HandOver | ApplyStep::Event(_) => return Ok(true),
             ApplyStep::Insert if self.insert_in_bulk(table).await? => return Ok(true),
-            ApplyStep::Insert => (Op::Insert, table.find_inserts()?),
+            ApplyStep::Insert => (Op::Insert, table.find_inserts()),
         };
         if refs.is_empty() {
             return Ok(true);
@@ -486,7 +488,7 @@ impl<'s, R: UploadWriter> SharedUploads<'s, R> {
             if !self.is_asked(table) {
                 continue;
             }
-            for (op, refs) in written(table)? {
+            for (op, refs) in written(table) {
                 self.judge(table, (op, RowImage::New), &refs).await?;
             }
         }
@@ -526,8 +528,8 @@ impl<'s, R: UploadWriter> SharedUploads<'s, R> {
         let mut builders: Vec<ResultBuilder<'_>> = builders.map(builder).collect();
         for table in self.tables {
             let owners = &self.merged[table.place].owners;
-            for (chunk, op, rows) in table.counts_by_chunk() {
-                builders[owners[chunk]].applied(op, rows);
+            for (chunk, op) in table.operations() {
+                builders[owners[chunk]].applied(op, 1);
             }
             let are_completed = publication.writes[table.index].are_completed;
             if !self.rows.may_compute_values(table) && !are_completed {
@@ -537,7 +539,7 @@ impl<'s, R: UploadWriter> SharedUploads<'s, R> {
             let admissions = self.admissions.iter();
             let held = admissions.map(|it| it.held(publication, table.index).of_any_age());
             let mut memberships: Vec<Membership<'_>> = held.collect();
-            for (op, refs) in written(table)? {
+            for (op, refs) in written(table) {
                 let apart = &mut self.apart;
                 let mut made = |row: RowRef,
                                 uploaded: &UploadedImages<'_, '_>,

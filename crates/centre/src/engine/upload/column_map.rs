@@ -32,7 +32,7 @@ pub struct UnpublishedRows {
 }
 
 impl UnpublishedRows {
-    fn new(
+    fn announce(
         begin: &TableBegin,
         index: Option<usize>,
         reason: String,
@@ -74,7 +74,7 @@ impl ColumnMap {
             .tables
             .iter()
             .position(|table| table.name == begin.table);
-        let unpublished = |index, reason| UnpublishedRows::new(begin, index, reason);
+        let unpublished = |index, reason| UnpublishedRows::announce(begin, index, reason);
         let Some(index) = index else {
             let reason = format!("the table {:?} is not published any more", begin.table);
             return unpublished(None, reason);

@@ -14,28 +14,17 @@ use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use tidewater_protocol::pack::{pack_values, same};
-use tidewater_protocol::{
-    Code, ColumnType, Datum, ForeignKeyAction, Op, PublicationSchema, Table, UnpackedRow,
-};
+use tidewater_protocol::{Code, Datum, ForeignKeyAction, Op, PublicationSchema, UnpackedRow};
 
 use super::UploadRefusal;
-use super::authorization::Barred;
 use super::handler_decisions::HandlerDecisions;
-use super::upload_writer::RefusalReason;
-use crate::engine::exact::Barrier;
-use crate::engine::upload::column_map::ColumnMap;
+use crate::engine::membership::Barrier;
 use crate::engine::upload::foreign_keys::PublishedForeignKey;
+use crate::engine::upload::refusal_reason::{RefusalReason, RowDecision};
 use crate::engine::upload::result::ResultBuilder;
 use crate::engine::upload::row_json;
+use crate::engine::upload::row_keys::{Barred, RowKey, RowKeys, UploadedTable, pack_key};
 use crate::error::CentreError;
-use crate::upload::UploadTable;
-
-/// A row, by the index of the table in the publication and the packed key.
-pub(crate) type RowKey = (usize, Vec<u8>);
-
-/// Rows.
-pub(crate) type RowKeys = HashSet<RowKey>;
 
 /// The reason of refusals of rows that refer to refused ones, which are named behind it.
 const REASON: &str = "the row that it refers to was refused";
@@ -55,50 +44,6 @@ pub(crate) type RefusedParents = HashMap<(usize, Vec<u8>), RefusedParent>;
 /// So often is an upload applied anew before everything that could depend on something is given
 /// up.
 const ROUNDS: u32 = 8;
-
-/// The packed key of a row.
-pub(crate) fn pack_key(table: &Table, key: &[Datum<'_>]) -> Vec<u8> {
-    let types: Vec<ColumnType> = table.key_columns().map(|key| key.column_type).collect();
-    let mut packed = Vec::new();
-    pack_values(&mut packed, &types, key);
-    packed
-}
-
-/// An uploaded table that is published.
-#[derive(Clone, Copy)]
-pub(crate) struct UploadedTable<'u> {
-    pub(crate) upload: &'u UploadTable,
-    /// Its index in the publication.
-    pub(crate) index: usize,
-    /// How its rows are read.
-    pub(crate) map: &'u ColumnMap,
-    /// Whether it has updates that give rows other keys.
-    pub(crate) has_moves: bool,
-}
-
-impl UploadedTable<'_> {
-    /// Whether an update gives its row another key.
-    pub(crate) fn moves(&self, row: &UnpackedRow<'_>) -> bool {
-        gives_another_key(self.map, row)
-    }
-}
-
-/// Whether an update gives its row another key.
-pub(crate) fn gives_another_key(map: &ColumnMap, row: &UnpackedRow<'_>) -> bool {
-    let mut key = map.shape.key.iter();
-    key.any(|&column| !same(&row.old[column], &row.new[column]))
-}
-
-/// What is decided of a row.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum RowDecision {
-    /// It is refused.
-    Refused(RefusalReason),
-    /// It loses against what the centre has.
-    Lost,
-    /// A handler has seen to it.
-    Handled,
-}
 
 /// Why a row cannot take effect.
 #[derive(PartialEq, Eq)]
@@ -121,7 +66,7 @@ pub(crate) struct DependentRefusals {
     /// They were out of scope before.
     foreign: RowKeys,
     /// What handlers have decided.
-    fates: Arc<HandlerDecisions>,
+    decisions: Arc<HandlerDecisions>,
     tables: HashSet<usize>,
     rounds: u32,
     /// All rows are refused.
@@ -174,23 +119,23 @@ impl MissingParents {
     /// Notes what comes of a row that does not take effect.
     fn add(
         &mut self,
-        ties: &[PublishedForeignKey],
+        foreign_keys: &[PublishedForeignKey],
         it: &UploadedTable<'_>,
         row: &UnpackedRow<'_>,
         op: Op,
         is_lost: bool,
     ) {
-        for (number, tie) in ties.iter().enumerate() {
-            if tie.parent != it.index {
+        for (number, foreign_key) in foreign_keys.iter().enumerate() {
+            if foreign_key.parent != it.index {
                 continue;
             }
-            let old = (op != Op::Insert).then(|| tie.referred(it.map, &row.old));
+            let old = (op != Op::Insert).then(|| foreign_key.referred(it.map, &row.old));
             if op == Op::Delete {
                 let kept = old.flatten().filter(|_| is_lost);
                 self.kept.extend(kept.map(|value| (number, value)));
                 continue;
             }
-            let new = tie.referred(it.map, &row.new);
+            let new = foreign_key.referred(it.map, &row.new);
             // Whoever inserted the same has it now.
             if old.as_ref() == Some(&new) || is_lost && op == Op::Insert {
                 continue;
@@ -272,7 +217,7 @@ impl DependentRefusals {
         if op != Op::Insert && self.foreign.contains(&row) {
             return refused(RefusalReason::barred(Barrier::OutOfScope));
         }
-        let fate = self.fates.find_decision(&row, op);
+        let fate = self.decisions.find_decision(&row, op);
         if let Some(refused @ RowDecision::Refused(_)) = fate {
             return Some(refused.clone());
         }
@@ -306,14 +251,14 @@ impl DependentRefusals {
     }
 
     /// Goes by what handlers have decided.
-    pub(crate) fn judged(&mut self, fates: Arc<HandlerDecisions>) {
-        self.tables.extend(fates.tables());
-        self.fates = fates;
+    pub(crate) fn judged(&mut self, decisions: Arc<HandlerDecisions>) {
+        self.tables.extend(decisions.tables());
+        self.decisions = decisions;
     }
 
     /// What they have.
-    pub(crate) fn fates(&self) -> &HandlerDecisions {
-        &self.fates
+    pub(crate) fn decisions(&self) -> &HandlerDecisions {
+        &self.decisions
     }
 
     /// Takes no changes of rows that are out of scope.
@@ -337,33 +282,36 @@ impl DependentRefusals {
     pub(crate) fn find(
         &mut self,
         schema: &PublicationSchema,
-        ties: &[PublishedForeignKey],
+        foreign_keys: &[PublishedForeignKey],
         uploaded: &[UploadedTable<'_>],
         builder: &ResultBuilder<'_>,
     ) -> Result<bool, CentreError> {
-        if ties.is_empty() || !builder.has_vain() {
+        if foreign_keys.is_empty() || !builder.has_vain() {
             return Ok(false);
         }
         let gives_up = self.rounds >= ROUNDS;
         let mut missing = MissingParents::default();
         for it in uploaded {
-            if !ties.iter().any(|tie| tie.parent == it.index) {
+            if !foreign_keys
+                .iter()
+                .any(|foreign_key| foreign_key.parent == it.index)
+            {
                 continue;
             }
             let table = &schema.tables[it.index];
             it.upload.each_row(&it.map.shape, |row, op| {
                 let key = (it.index, pack_key(table, &row.key));
                 if builder.is_refused(&key, op) {
-                    missing.add(ties, it, row, op, false);
+                    missing.add(foreign_keys, it, row, op, false);
                 } else if builder.is_lost(&key) {
-                    missing.add(ties, it, row, op, true);
+                    missing.add(foreign_keys, it, row, op, true);
                 }
             })?;
         }
         if missing.count() == 0 {
             return Ok(false);
         }
-        let dependents = missing.spread(schema, ties, uploaded, gives_up)?;
+        let dependents = missing.spread(schema, foreign_keys, uploaded, gives_up)?;
         self.rounds += 1;
         Ok(self.add(dependents, builder))
     }
@@ -376,7 +324,7 @@ impl DependentRefusals {
     pub(crate) fn refuse_children(
         &mut self,
         schema: &PublicationSchema,
-        ties: &[PublishedForeignKey],
+        foreign_keys: &[PublishedForeignKey],
         uploaded: &[UploadedTable<'_>],
         refused: RefusedParents,
     ) -> Result<(), CentreError> {
@@ -387,7 +335,8 @@ impl DependentRefusals {
             refused,
             ..MissingParents::default()
         };
-        let DependentRows { orphans, lost } = missing.spread(schema, ties, uploaded, false)?;
+        let DependentRows { orphans, lost } =
+            missing.spread(schema, foreign_keys, uploaded, false)?;
         self.tables
             .extend(orphans.keys().chain(&lost).map(|row| row.0));
         self.orphans.extend(orphans);
@@ -424,7 +373,7 @@ impl MissingParents {
     fn spread(
         &mut self,
         schema: &PublicationSchema,
-        ties: &[PublishedForeignKey],
+        foreign_keys: &[PublishedForeignKey],
         uploaded: &[UploadedTable<'_>],
         gives_up: bool,
     ) -> Result<DependentRows, CentreError> {
@@ -432,16 +381,19 @@ impl MissingParents {
         loop {
             let before = self.count();
             for it in uploaded {
-                if !ties.iter().any(|tie| tie.child == it.index) {
+                if !foreign_keys
+                    .iter()
+                    .any(|foreign_key| foreign_key.child == it.index)
+                {
                     continue;
                 }
                 let table = &schema.tables[it.index];
                 it.upload.each_row(&it.map.shape, |row, op| {
-                    let Some(fate) = self.tells(ties, it, row, op, gives_up) else {
+                    let Some(fate) = self.tells(foreign_keys, it, row, op, gives_up) else {
                         return;
                     };
                     let key = (it.index, pack_key(table, &row.key));
-                    self.add(ties, it, row, op, fate == LossReason::Loses);
+                    self.add(foreign_keys, it, row, op, fate == LossReason::Loses);
                     match fate {
                         LossReason::Loses => drop(dependents.lost.insert(key)),
                         LossReason::Orphan(parent) => {
@@ -459,31 +411,32 @@ impl MissingParents {
     /// What becomes of a row, if it cannot take effect.
     fn tells(
         &self,
-        ties: &[PublishedForeignKey],
+        foreign_keys: &[PublishedForeignKey],
         it: &UploadedTable<'_>,
         row: &UnpackedRow<'_>,
         op: Op,
         gives_up: bool,
     ) -> Option<LossReason> {
         let mut fate = None;
-        for (number, tie) in ties.iter().enumerate() {
-            if tie.child != it.index {
+        for (number, foreign_key) in foreign_keys.iter().enumerate() {
+            if foreign_key.child != it.index {
                 continue;
             }
             if op == Op::Delete {
-                let goes_along = tie.on_delete == ForeignKeyAction::Cascade;
+                let goes_along = foreign_key.on_delete == ForeignKeyAction::Cascade;
                 let old = goes_along
-                    .then(|| tie.referring(it.map, &row.old))
+                    .then(|| foreign_key.referring(it.map, &row.old))
                     .flatten();
                 if old.is_some_and(|value| gives_up || self.kept.contains(&(number, value))) {
                     return Some(LossReason::Loses);
                 }
                 continue;
             }
-            let Some(new) = tie.referring(it.map, &row.new) else {
+            let Some(new) = foreign_key.referring(it.map, &row.new) else {
                 continue;
             };
-            let is_new = op == Op::Insert || tie.referring(it.map, &row.old).as_ref() != Some(&new);
+            let is_new =
+                op == Op::Insert || foreign_key.referring(it.map, &row.old).as_ref() != Some(&new);
             if !is_new {
                 continue;
             }
@@ -493,7 +446,7 @@ impl MissingParents {
                 return Some(LossReason::Orphan(parent.cloned()));
             }
             if self.lost.contains(&place) {
-                fate = Some(match op == Op::Update && tie.on_update.acts() {
+                fate = Some(match op == Op::Update && foreign_key.on_update.acts() {
                     true => LossReason::Loses,
                     false => LossReason::Orphan(None),
                 });

@@ -6,7 +6,7 @@ use tidewater_protocol::{ColumnType, Op, RowShape, RowsReader, UnpackedRow};
 
 use super::incoming_rows::{IncomingTable, RowRef, malformed};
 use crate::engine::exact::{pack_exact, pack_row, types_of};
-use crate::engine::upload::dependent_refusals::gives_another_key;
+use crate::engine::upload::row_keys::gives_another_key;
 use crate::error::CentreError;
 use crate::upload::{ResultTable, UploadResult};
 

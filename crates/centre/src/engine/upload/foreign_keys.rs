@@ -28,7 +28,7 @@ pub(crate) struct PublishedForeignKey {
 impl PublishedForeignKey {
     /// Those of a publication.
     pub(crate) fn all(schema: &PublicationSchema) -> Vec<PublishedForeignKey> {
-        let mut ties = Vec::new();
+        let mut foreign_keys = Vec::new();
         for (child, table) in schema.tables.iter().enumerate() {
             for key in &table.foreign_keys {
                 let mut tables = schema.tables.iter();
@@ -41,7 +41,7 @@ impl PublishedForeignKey {
                     continue;
                 };
                 let types = parent_columns.iter();
-                ties.push(PublishedForeignKey {
+                foreign_keys.push(PublishedForeignKey {
                     child,
                     columns: key.columns.clone(),
                     parent,
@@ -52,7 +52,7 @@ impl PublishedForeignKey {
                 });
             }
         }
-        ties
+        foreign_keys
     }
 
     /// The packed value by which an uploaded row refers; `None` if it refers to nothing.

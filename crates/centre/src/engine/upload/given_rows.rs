@@ -10,12 +10,12 @@ use std::sync::Arc;
 use tidewater_protocol::{ColumnType, Datum, Op, Table, Value, pack};
 
 use super::incoming_rows::{IncomingTable, RowRef};
-use super::settle::ROWS_AT_ONCE;
 use super::upload_writer::{RowImage, ScriptOutcome, UploadWriter};
 use crate::engine::exact::{canonical, pack_row, unpack};
 use crate::engine::publication::Publication;
 use crate::engine::scripts::{ScriptEnvironment, ScriptStatement};
-use crate::engine::upload::dependent_refusals::pack_key;
+use crate::engine::upload::incoming_rows::ROWS_AT_ONCE;
+use crate::engine::upload::row_keys::pack_key;
 use crate::error::CentreError;
 
 type Result<T> = std::result::Result<T, CentreError>;
@@ -48,7 +48,7 @@ pub(super) async fn find_given<R: UploadWriter>(
             continue;
         };
         let mut keys = MetKeys::default();
-        let inserts = table.find_inserts()?;
+        let inserts = table.find_inserts();
         let uploaded = [
             (Op::Insert, &inserts, RowImage::New),
             (Op::Update, &table.updates, RowImage::Old),

@@ -10,12 +10,12 @@ use std::sync::Arc;
 use tidewater_protocol::{Code, Datum, Op, RowsWriter, pack};
 
 use super::column_map::ColumnMap;
-use super::dependent_refusals::{RowDecision, RowKey, RowKeys, pack_key};
-use super::upload_writer::RefusalReason;
 use crate::engine::exact::canonical;
 use crate::engine::publication::Publication;
+use crate::engine::upload::refusal_reason::{RefusalReason, RowDecision};
+use crate::engine::upload::row_keys::{RowKey, RowKeys, pack_key};
 use crate::error::CentreError;
-use crate::upload::{RowsChunk, SyncUpload, UploadTable};
+use crate::upload::{SyncUpload, UploadChunk, UploadTable};
 use crate::verdict::{RowVerdict, TableVerdicts};
 
 type Result<T> = std::result::Result<T, CentreError>;
@@ -26,7 +26,7 @@ pub(super) struct JudgedUpload {
     /// Its tables with changed rows, by their place.
     tables: BTreeMap<usize, UploadTable>,
     /// What is decided.
-    fates: HandlerDecisions,
+    decisions: HandlerDecisions,
 }
 
 /// What handlers have decided of rows.
@@ -83,8 +83,8 @@ pub(super) fn concern<T>(publication: &Publication<T>, upload: &SyncUpload) -> b
 
 impl JudgedUpload {
     /// The same after this.
-    pub(super) fn into_fates(self) -> (BTreeMap<usize, UploadTable>, Arc<HandlerDecisions>) {
-        (self.tables, Arc::new(self.fates))
+    pub(super) fn into_decisions(self) -> (BTreeMap<usize, UploadTable>, Arc<HandlerDecisions>) {
+        (self.tables, Arc::new(self.decisions))
     }
 
     /// Takes what is said of the rows of the table at a place.
@@ -119,7 +119,7 @@ impl JudgedUpload {
             index,
             map,
             verdicts,
-            fates: &mut self.fates,
+            decisions: &mut self.decisions,
             writer: RowsWriter::new(&map.shape),
             changes: false,
             unseen: false,
@@ -138,7 +138,7 @@ impl JudgedUpload {
         if judging.changes {
             let table = UploadTable {
                 begin: table.begin.clone(),
-                chunks: vec![RowsChunk::Memory(judging.writer.take().into())],
+                chunks: vec![UploadChunk::from_packed(&map.shape, judging.writer.take())?],
             };
             self.tables.insert(place, table);
         }
@@ -151,7 +151,7 @@ struct JudgementReader<'j, T> {
     index: usize,
     map: &'j ColumnMap,
     verdicts: &'j TableVerdicts,
-    fates: &'j mut HandlerDecisions,
+    decisions: &'j mut HandlerDecisions,
     /// The rows as they are to be applied.
     writer: RowsWriter<'j>,
     /// They are others than those that came.
@@ -174,17 +174,17 @@ impl<T> JudgementReader<'_, T> {
         match self.verdicts.get(&number) {
             None => self.unseen = true,
             Some(RowVerdict::Refuse(reason)) => {
-                self.fates.decide(key(), op, refused(reason.clone()))
+                self.decisions.decide(key(), op, refused(reason.clone()))
             }
-            Some(RowVerdict::Handled) => self.fates.decide(key(), op, RowDecision::Handled),
+            Some(RowVerdict::Handled) => self.decisions.decide(key(), op, RowDecision::Handled),
             Some(RowVerdict::Change(columns)) => {
                 self.unseen = true;
                 let mut new = row.new.clone();
                 match self.change(&mut new, columns) {
-                    Err(reason) => self.fates.decide(key(), op, refused(reason)),
+                    Err(reason) => self.decisions.decide(key(), op, refused(reason)),
                     Ok(()) => {
                         self.changes = true;
-                        self.fates.changed.insert(key());
+                        self.decisions.changed.insert(key());
                         match op {
                             Op::Insert => self.writer.row(Op::Insert, &new),
                             _ => self.writer.update(&row.old, &new),

@@ -4,12 +4,12 @@ use bytes::Bytes;
 
 use tidewater_protocol::{Code, Datum, Op, RowsReader, UnpackedRow};
 
-use super::upload_writer::TargetTable;
 use crate::engine::publication::Publication;
 use crate::engine::upload::column_map::{AnnouncedColumns, ColumnMap};
-use crate::engine::upload::dependent_refusals::{UploadedTable, gives_another_key};
+use crate::engine::upload::row_keys::UploadedTable;
+use crate::engine::upload::target_table::TargetTable;
 use crate::error::CentreError;
-use crate::upload::UploadTable;
+use crate::upload::{UploadTable, UploadedRowKind};
 
 /// Up to so many inserts are written as other rows are, more are loaded in bulk where the database
 /// can.
@@ -69,10 +69,6 @@ pub struct IncomingTable<'u, T> {
     upload: &'u UploadTable,
     /// Whether the remote's columns are the published ones, in their order.
     identity: bool,
-    /// The inserts, if there are few.
-    few_inserts: Vec<RowRef>,
-    /// How many inserts each chunk has.
-    inserts_of_chunks: Vec<u64>,
 }
 
 impl<T> IncomingTable<'_, T> {
@@ -96,17 +92,14 @@ pub struct UploadedImages<'r, 'a> {
 }
 
 impl<'u, T: TargetTable> IncomingTable<'u, T> {
-    /// Looks through the rows of a published table once.
-    ///
-    /// # Errors
-    /// The rows cannot be read, or are none of an upload.
+    /// Sorts the rows of a published table by what they are.
     pub fn new(
         publication: &'u Publication<T>,
         upload: &'u UploadTable,
         place: usize,
         index: usize,
         map: ColumnMap,
-    ) -> Result<IncomingTable<'u, T>, CentreError> {
+    ) -> IncomingTable<'u, T> {
         let (table, schema) = (
             &publication.tables[index],
             &publication.schema.tables[index],
@@ -138,12 +131,10 @@ impl<'u, T: TargetTable> IncomingTable<'u, T> {
             deletes: Vec::new(),
             upload,
             identity: in_order && map.shape.columns.len() == schema.columns.len(),
-            few_inserts: Vec::new(),
-            inserts_of_chunks: vec![0; upload.chunks.len()],
             map,
         };
-        incoming.look_through()?;
-        Ok(incoming)
+        incoming.sort_rows();
+        incoming
     }
 
     /// The same with everybody's rights: no column is kept from whoever writes.
@@ -169,7 +160,7 @@ impl<'u, T: TargetTable> IncomingTable<'u, T> {
     ) -> Result<IncomingTable<'u, T>, CentreError> {
         match ColumnMap::find(&publication.schema, &upload.begin)? {
             AnnouncedColumns::Published(index, map) => {
-                IncomingTable::new(publication, upload, place, index, map)
+                Ok(IncomingTable::new(publication, upload, place, index, map))
             }
             AnnouncedColumns::Unpublished(_) => Err(CentreError::Internal {
                 message: "a published table is not published".into(),
@@ -177,36 +168,27 @@ impl<'u, T: TargetTable> IncomingTable<'u, T> {
         }
     }
 
-    fn look_through(&mut self) -> Result<(), CentreError> {
-        let (mut inserts, mut few) = (0, Vec::new());
-        let mut of_chunks = std::mem::take(&mut self.inserts_of_chunks);
-        let (mut moves, mut updates, mut deletes) = (Vec::new(), Vec::new(), Vec::new());
-        self.each(|at, row| {
-            match row.op {
-                Some(Op::Insert) => {
-                    inserts += 1;
-                    of_chunks[at.chunk()] += 1;
-                    if inserts <= FEW_INSERTS {
-                        few.push(at);
-                    }
-                }
-                Some(Op::Update) if gives_another_key(&self.map, row) => moves.push(at),
-                Some(Op::Update) => updates.push(at),
-                Some(Op::Delete) => deletes.push(at),
-                _ => return Err(malformed("a row of another operation in an upload")),
+    fn sort_rows(&mut self) {
+        for (kind, at) in marked_rows(self.upload) {
+            match kind {
+                UploadedRowKind::Insert => self.inserts += 1,
+                UploadedRowKind::Move => self.moves.push(at),
+                UploadedRowKind::Update => self.updates.push(at),
+                UploadedRowKind::Delete => self.deletes.push(at),
             }
-            Ok(())
-        })?;
-        self.inserts = inserts;
-        self.inserts_of_chunks = of_chunks;
-        self.moves = moves;
-        self.updates = updates;
-        self.deletes = deletes;
-        if inserts <= FEW_INSERTS {
-            self.few_inserts = few;
         }
-        Ok(())
     }
+}
+
+/// What each row of a table is, and where it begins.
+fn marked_rows(upload: &UploadTable) -> impl Iterator<Item = (UploadedRowKind, RowRef)> {
+    let chunks = (0..).zip(&upload.chunks);
+    chunks.flat_map(|(chunk, it)| {
+        it.marks().iter().map(move |mark| {
+            let offset = mark.offset;
+            (mark.kind, RowRef { chunk, offset })
+        })
+    })
 }
 
 impl<T> IncomingTable<'_, T> {
@@ -237,34 +219,22 @@ impl<T> IncomingTable<'_, T> {
         self.inserts + others as u64
     }
 
-    /// How many rows of each operation each chunk has, in some order; a chunk may come several
-    /// times.
-    pub(crate) fn counts_by_chunk(&self) -> impl Iterator<Item = (usize, Op, u64)> {
-        let inserts = self.inserts_of_chunks.iter().enumerate();
-        let inserts = inserts.map(|(chunk, &inserts)| (chunk, Op::Insert, inserts));
-        let updates = self.updates.iter().chain(&self.moves);
-        let updates = updates.map(|at| (at.chunk(), Op::Update, 1));
-        let deletes = self.deletes.iter();
-        let deletes = deletes.map(|at| (at.chunk(), Op::Delete, 1));
-        inserts.chain(updates).chain(deletes)
+    /// The operation of each row, with the number of its chunk.
+    pub(crate) fn operations(&self) -> impl Iterator<Item = (usize, Op)> {
+        marked_rows(self.upload).map(|(kind, at)| {
+            let op = match kind {
+                UploadedRowKind::Insert => Op::Insert,
+                UploadedRowKind::Update | UploadedRowKind::Move => Op::Update,
+                UploadedRowKind::Delete => Op::Delete,
+            };
+            (at.chunk(), op)
+        })
     }
 
     /// Finds the inserts.
-    ///
-    /// # Errors
-    /// The rows cannot be read.
-    pub fn find_inserts(&self) -> Result<Vec<RowRef>, CentreError> {
-        if self.inserts <= FEW_INSERTS {
-            return Ok(self.few_inserts.clone());
-        }
-        let mut inserts = Vec::with_capacity(self.inserts as usize);
-        self.each(|at, row| {
-            if row.op == Some(Op::Insert) {
-                inserts.push(at);
-            }
-            Ok(())
-        })?;
-        Ok(inserts)
+    pub fn find_inserts(&self) -> Vec<RowRef> {
+        let inserts = marked_rows(self.upload).filter(|(kind, _)| *kind == UploadedRowKind::Insert);
+        inserts.map(|(_, at)| at).collect()
     }
 
     /// How many chunks the rows come in.
@@ -389,3 +359,6 @@ pub fn malformed(what: &str) -> CentreError {
         code: Code::MalformedMessage,
     }
 }
+
+/// So many rows of the centre are looked at together.
+pub(super) const ROWS_AT_ONCE: usize = 2_000;

@@ -8,14 +8,14 @@ use std::collections::HashMap;
 
 use tidewater_protocol::{Datum, ForeignKeyAction, Op, PublicationSchema};
 
-use crate::engine::upload::dependent_refusals::{RowKeys, UploadedTable, pack_key};
 use crate::engine::upload::foreign_keys::PublishedForeignKey;
+use crate::engine::upload::row_keys::{RowKeys, UploadedTable, pack_key};
 use crate::error::CentreError;
 
 /// What becomes of values to which children refer.
 #[derive(Debug)]
 pub(crate) struct KeyCascades {
-    pub(crate) ties: Vec<PublishedForeignKey>,
+    pub(crate) foreign_keys: Vec<PublishedForeignKey>,
     /// By tie and packed value, what the upload makes of it.
     given_up: HashMap<(usize, Vec<u8>), ParentFate>,
     /// Keys that rows give up for others.
@@ -39,15 +39,17 @@ impl KeyCascades {
         schema: &PublicationSchema,
         uploaded: &[UploadedTable<'_>],
     ) -> Result<KeyCascades, CentreError> {
-        let ties = PublishedForeignKey::all(schema);
+        let foreign_keys = PublishedForeignKey::all(schema);
         let mut given_up = HashMap::new();
         let mut left_keys = RowKeys::new();
         for it in uploaded {
-            let acting: Vec<(usize, &PublishedForeignKey)> = ties
+            let acting: Vec<(usize, &PublishedForeignKey)> = foreign_keys
                 .iter()
                 .enumerate()
-                .filter(|(_, tie)| tie.parent == it.index)
-                .filter(|(_, tie)| tie.on_update.acts() || tie.on_delete.changes_rows())
+                .filter(|(_, foreign_key)| foreign_key.parent == it.index)
+                .filter(|(_, foreign_key)| {
+                    foreign_key.on_update.acts() || foreign_key.on_delete.changes_rows()
+                })
                 .collect();
             if acting.is_empty() && !it.has_moves {
                 continue;
@@ -60,13 +62,13 @@ impl KeyCascades {
                 if op == Op::Update && it.moves(row) {
                     left_keys.insert((it.index, pack_key(table, &row.key)));
                 }
-                for &(number, tie) in &acting {
-                    let Some(old) = tie.referred(it.map, &row.old) else {
+                for &(number, foreign_key) in &acting {
+                    let Some(old) = foreign_key.referred(it.map, &row.old) else {
                         continue;
                     };
                     let fate = match op {
                         Op::Delete => ParentFate::Deleted,
-                        _ => ParentFate::Becomes(tie.referred(it.map, &row.new)),
+                        _ => ParentFate::Becomes(foreign_key.referred(it.map, &row.new)),
                     };
                     let stays = matches!(&fate, ParentFate::Becomes(Some(new)) if *new == old);
                     if !stays {
@@ -76,7 +78,7 @@ impl KeyCascades {
             })?;
         }
         Ok(KeyCascades {
-            ties,
+            foreign_keys,
             given_up,
             left_keys,
         })
@@ -84,7 +86,9 @@ impl KeyCascades {
 
     /// Whether published tables refer to a table.
     pub(crate) fn has_children(&self, table: usize) -> bool {
-        self.ties.iter().any(|tie| tie.parent == table)
+        self.foreign_keys
+            .iter()
+            .any(|foreign_key| foreign_key.parent == table)
     }
 
     /// Whether a row of the upload gives up this key for another one.
@@ -104,10 +108,10 @@ impl KeyCascades {
             return None;
         }
         let mut before = None;
-        for (number, tie) in self.ties.iter().enumerate() {
-            if tie.child == table && self.has_acted(number, tie, old, central) {
+        for (number, foreign_key) in self.foreign_keys.iter().enumerate() {
+            if foreign_key.child == table && self.has_acted(number, foreign_key, old, central) {
                 let before = before.get_or_insert_with(|| central.to_vec());
-                for &column in &tie.columns {
+                for &column in &foreign_key.columns {
                     before[column] = old[column];
                 }
             }
@@ -119,23 +123,23 @@ impl KeyCascades {
     fn has_acted(
         &self,
         number: usize,
-        tie: &PublishedForeignKey,
+        foreign_key: &PublishedForeignKey,
         old: &[Datum<'_>],
         central: &[Datum<'_>],
     ) -> bool {
-        let Some(fate) = tie
+        let Some(fate) = foreign_key
             .referring_whole(old)
             .and_then(|value| self.given_up.get(&(number, value)))
         else {
             return false;
         };
         let (action, new) = match fate {
-            ParentFate::Deleted => (tie.on_delete, None),
-            ParentFate::Becomes(new) => (tie.on_update, new.as_ref()),
+            ParentFate::Deleted => (foreign_key.on_delete, None),
+            ParentFate::Becomes(new) => (foreign_key.on_update, new.as_ref()),
         };
         match action {
-            ForeignKeyAction::Cascade => tie.referring_whole(central).as_ref() == new,
-            ForeignKeyAction::SetNull => tie
+            ForeignKeyAction::Cascade => foreign_key.referring_whole(central).as_ref() == new,
+            ForeignKeyAction::SetNull => foreign_key
                 .columns
                 .iter()
                 .all(|&column| central[column] == Datum::Null),

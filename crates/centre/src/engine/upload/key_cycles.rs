@@ -15,7 +15,7 @@ use crate::engine::upload::foreign_keys::{PublishedForeignKey, pack_sent};
 
 /// Rows by what they need; each has a number, in the order in which they are added.
 pub(crate) struct KeyCycles<'s> {
-    ties: &'s [PublishedForeignKey],
+    foreign_keys: &'s [PublishedForeignKey],
     uniques: Vec<UniqueColumns>,
     rows: usize,
     /// Which row brings a value to which others refer, by tie.
@@ -45,7 +45,7 @@ struct UniqueColumns {
 impl<'s> KeyCycles<'s> {
     pub(crate) fn new(
         schema: &PublicationSchema,
-        ties: &'s [PublishedForeignKey],
+        foreign_keys: &'s [PublishedForeignKey],
     ) -> KeyCycles<'s> {
         let mut uniques = Vec::new();
         for (index, table) in schema.tables.iter().enumerate() {
@@ -59,7 +59,7 @@ impl<'s> KeyCycles<'s> {
             }
         }
         KeyCycles {
-            ties,
+            foreign_keys,
             uniques,
             rows: 0,
             brought: HashMap::new(),
@@ -82,15 +82,15 @@ impl<'s> KeyCycles<'s> {
             // What stays as it is waits for nobody.
             (old != new).then_some((old, new))
         };
-        for (at, tie) in self.ties.iter().enumerate() {
-            if tie.parent == table
-                && let Some((old, new)) = of(&|row| tie.referred(map, row))
+        for (at, foreign_key) in self.foreign_keys.iter().enumerate() {
+            if foreign_key.parent == table
+                && let Some((old, new)) = of(&|row| foreign_key.referred(map, row))
             {
                 self.given_up.extend(old.map(|old| ((at, old), number)));
                 self.brought.extend(new.map(|new| ((at, new), number)));
             }
-            if tie.child == table
-                && let Some((old, new)) = of(&|row| tie.referring(map, row))
+            if foreign_key.child == table
+                && let Some((old, new)) = of(&|row| foreign_key.referring(map, row))
             {
                 if let Some(old) = old {
                     self.left.entry((at, old)).or_default().push(number);

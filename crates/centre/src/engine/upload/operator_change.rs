@@ -7,16 +7,16 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use serde_json::{Map, Value as Json};
+
 use tidewater_protocol::message::TableBegin;
 use tidewater_protocol::{
     Code, ColumnType, Datum, Op, RemoteId, RowShape, RowsWriter, Table, UploadId, Value, pack,
 };
 
-use super::apply::{UploadRun, WritePurpose};
 use super::column_map::ColumnMap;
 use super::handler_decisions::JudgedUpload;
 use super::incoming_rows::IncomingTable;
-use super::upload_writer::{CentralRow, RowImage, TargetTable, UploadWriter};
+use super::upload_writer::{CentralRow, RowImage, UploadWriter};
 use super::{Admission, Serials, UploadRecords, row_json};
 use crate::context::{Parameters, SyncContext};
 use crate::engine::connection::DatabaseConnection;
@@ -26,12 +26,15 @@ use crate::engine::records::claims_of;
 use crate::engine::scripts::{self, ScriptEnvironment};
 use crate::engine::upload::column_map::AnnouncedColumns;
 use crate::engine::upload::key_cascades::KeyCascades;
+use crate::engine::upload::row_json::datum;
 use crate::engine::upload::sent_before::SentBefore;
+use crate::engine::upload::target_table::TargetTable;
+use crate::engine::upload::upload_run::{UploadRun, WritePurpose};
 use crate::error::CentreError;
 use crate::records::ConflictOutcome;
-use crate::scripting::ScriptNotes;
+use crate::script_notes::ScriptNotes;
 use crate::settling::{Judgement, SettleOutcome, UploadToJudge};
-use crate::upload::{RowsChunk, SyncUpload, UploadTable};
+use crate::upload::{SyncUpload, UploadChunk, UploadTable};
 
 type Result<T> = std::result::Result<T, CentreError>;
 
@@ -202,11 +205,11 @@ impl<T: TargetTable> ServedTablePlace<T> {
         rows: &mut R,
         key: &Values,
     ) -> Result<std::result::Result<CentralRowRead, SettleOutcome>> {
-        let probe = OperatorChange::probe(self.table(), key);
+        let probe = OperatorChange::probe(self.table(), key)?;
         let probed = IncomingTable::of_ours(&self.publication, &probe.upload, 0)?.unrestricted();
         rows.lock_tables(&self.publication, std::slice::from_ref(&probed))
             .await?;
-        let at = probed.find_inserts()?;
+        let at = probed.find_inserts();
         let found = rows.find(&probed, Op::Insert, &at, RowImage::Old).await?;
         let found = found.into_iter().flatten().next().map(|it| it.central);
         if found.as_ref().is_some_and(|it| !it.is_whole) {
@@ -230,10 +233,6 @@ pub(super) fn is_so(table: &Table, said: Option<&Values>, central: Option<&[Datu
         }),
         _ => false,
     }
-}
-
-pub(super) fn datum<'v>(table: &Table, column: usize, value: &'v Value) -> Datum<'v> {
-    table.columns[column].column_type.datum(value.as_ref()).0
 }
 
 pub(super) fn datums<'v>(table: &Table, values: &'v Values) -> Vec<Datum<'v>> {
@@ -315,12 +314,12 @@ pub(super) async fn send<R: UploadWriter>(
     };
     let mut judged = JudgedUpload::default();
     judged.add(publication, &upload, 0, (index, &map))?;
-    let (changed, fates) = judged.into_fates();
+    let (changed, decisions) = judged.into_decisions();
     let table = changed.get(&0).unwrap_or(table);
-    let tables = [IncomingTable::new(publication, table, 0, index, map)?.unrestricted()];
+    let tables = [IncomingTable::new(publication, table, 0, index, map).unrestricted()];
     rows.lock_tables(publication, &tables).await?;
     let uploaded: Vec<_> = tables.iter().map(IncomingTable::uploaded).collect();
-    let families = KeyCascades::from_upload(&publication.schema, &uploaded)?;
+    let key_cascades = KeyCascades::from_upload(&publication.schema, &uploaded)?;
     let (admission, serials) = (Admission::of_operator(), Serials::none());
     let sent_before = SentBefore::default();
     let mut run = UploadRun {
@@ -332,8 +331,8 @@ pub(super) async fn send<R: UploadWriter>(
         admission: &admission,
         tables: &tables,
         unpublished: &[],
-        families: &families,
-        fates,
+        key_cascades: &key_cascades,
+        decisions,
         handed_over: Vec::new(),
         leaves_to_download: false,
         sent_before: &sent_before,
@@ -417,7 +416,7 @@ pub(super) struct OperatorChange {
 
 impl OperatorChange {
     /// Packs a row of all the columns.
-    fn for_table(table: &Table, pack: impl FnOnce(&mut RowsWriter<'_>)) -> OperatorChange {
+    fn for_table(table: &Table, pack: impl FnOnce(&mut RowsWriter<'_>)) -> Result<OperatorChange> {
         OperatorChange::under(TableBegin::for_table(table), &table.shape(), pack)
     }
 
@@ -425,17 +424,17 @@ impl OperatorChange {
         begin: TableBegin,
         shape: &RowShape,
         pack: impl FnOnce(&mut RowsWriter<'_>),
-    ) -> OperatorChange {
+    ) -> Result<OperatorChange> {
         let mut writer = RowsWriter::new(shape);
         pack(&mut writer);
-        let chunks = vec![RowsChunk::Memory(writer.take().into())];
-        OperatorChange {
+        let chunks = vec![UploadChunk::from_packed(shape, writer.take())?];
+        Ok(OperatorChange {
             upload: UploadTable { begin, chunks },
-        }
+        })
     }
 
     /// A row of which only the key is known, to look for it.
-    fn probe(table: &Table, key: &Values) -> OperatorChange {
+    fn probe(table: &Table, key: &Values) -> Result<OperatorChange> {
         let mut row = vec![Datum::Null; table.columns.len()];
         for (column, value) in key {
             row[*column] = datum(table, *column, value);
@@ -444,12 +443,16 @@ impl OperatorChange {
     }
 
     /// A delete of a row of the centre.
-    pub(super) fn delete(table: &Table, central: &[Datum<'_>]) -> OperatorChange {
+    pub(super) fn delete(table: &Table, central: &[Datum<'_>]) -> Result<OperatorChange> {
         OperatorChange::for_table(table, |writer| writer.delete(central))
     }
 
     /// A row of the centre with other values; what is not said stays.
-    pub(super) fn update(table: &Table, central: &[Datum<'_>], new: &Values) -> OperatorChange {
+    pub(super) fn update(
+        table: &Table,
+        central: &[Datum<'_>],
+        new: &Values,
+    ) -> Result<OperatorChange> {
         let mut row = central.to_vec();
         for (column, value) in new {
             row[*column] = datum(table, *column, value);
@@ -458,7 +461,7 @@ impl OperatorChange {
     }
 
     /// What is not said is as the database has it by default.
-    pub(super) fn insert(table: &Table, key: &Values, new: &Values) -> OperatorChange {
+    pub(super) fn insert(table: &Table, key: &Values, new: &Values) -> Result<OperatorChange> {
         let mut said = new.clone();
         let others = key.iter().filter(|it| new.iter().all(|new| new.0 != it.0));
         said.extend(others.cloned());
@@ -470,7 +473,7 @@ impl OperatorChange {
         table: &Table,
         old: Option<&Values>,
         new: Option<&Values>,
-    ) -> OperatorChange {
+    ) -> Result<OperatorChange> {
         let has = |image: Option<&Values>, column: usize| {
             image.is_none_or(|it| it.iter().any(|it| it.0 == column))
         };

@@ -124,9 +124,13 @@ impl ChosenRow {
     }
 
     /// The update that the remote has made, from its pre-image, where its version is chosen.
-    fn change_made(&self, table: &Table) -> Option<OperatorChange> {
-        let (old, new) = (self.old.as_ref()?, self.new.as_ref()?);
-        Some(OperatorChange::of_columns(table, Some(old), Some(new)))
+    fn change_made(&self, table: &Table) -> Result<Option<OperatorChange>> {
+        match (&self.old, &self.new) {
+            (Some(old), Some(new)) => {
+                OperatorChange::of_columns(table, Some(old), Some(new)).map(Some)
+            }
+            _ => Ok(None),
+        }
     }
 
     /// Where the conflict has left a remote's change of sums out, the centre's version does so, too:
@@ -243,7 +247,7 @@ async fn choose<R: UploadWriter>(
         && choice.version == ConflictVersion::Uploaded
         && central.is_some();
     let made = match waits && is_made_of_both(rows, &place, &sender, choice).await? {
-        true => wanted.change_made(table),
+        true => wanted.change_made(table)?,
         false => None,
     };
     match (&central, &choice.version) {
@@ -287,9 +291,9 @@ async fn choose<R: UploadWriter>(
     }
     let change = match (central, &wanted.new) {
         (None, None) => return Ok(SettleOutcome::settled(None)),
-        (Some(central), None) => OperatorChange::delete(table, central),
-        (Some(central), Some(new)) => OperatorChange::update(table, central, new),
-        (None, Some(new)) => OperatorChange::insert(table, &wanted.key, new),
+        (Some(central), None) => OperatorChange::delete(table, central)?,
+        (Some(central), Some(new)) => OperatorChange::update(table, central, new)?,
+        (None, Some(new)) => OperatorChange::insert(table, &wanted.key, new)?,
     };
     let key = operator_change::key_of(table, wanted.new.as_ref()).unwrap_or(wanted.key);
     let sent = operator_change::send(

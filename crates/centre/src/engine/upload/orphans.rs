@@ -9,10 +9,11 @@ use std::collections::HashMap;
 
 use tidewater_protocol::{Code, Datum, Op, Table};
 
-use super::apply::UploadRun;
 use super::foreign_keys::PublishedForeignKey;
 use super::incoming_rows::{IncomingTable, RowRef};
-use super::upload_writer::{FailedRow, ParentReference, UploadWriter};
+use super::upload_writer::{ParentReference, UploadWriter};
+use crate::engine::upload::refusal_reason::FailedRow;
+use crate::engine::upload::upload_run::UploadRun;
 use crate::error::CentreError;
 
 /// The most characters of a value that a reason has.
@@ -40,17 +41,17 @@ impl<R: UploadWriter> UploadRun<'_, R> {
         }
         let mut told: HashMap<RowRef, Vec<String>> = HashMap::new();
         let tables = &self.publication.schema.tables;
-        for tie in self
-            .families
-            .ties
+        for foreign_key in self
+            .key_cascades
+            .foreign_keys
             .iter()
             .filter(|it| it.child == table.index)
         {
             let reference = ParentReference {
-                columns: &tie.columns,
-                parent: tie.parent,
-                parent_table: &self.publication.tables[tie.parent],
-                parent_columns: &tie.parent_columns,
+                columns: &foreign_key.columns,
+                parent: foreign_key.parent,
+                parent_table: &self.publication.tables[foreign_key.parent],
+                parent_columns: &foreign_key.parent_columns,
             };
             let missing = self
                 .rows
@@ -58,7 +59,11 @@ impl<R: UploadWriter> UploadRun<'_, R> {
                 .await?;
             table.images(&missing, |at, uploaded| {
                 if let Some(new) = uploaded.new {
-                    let reason = describe(tie, (&tables[tie.child], &tables[tie.parent]), new);
+                    let reason = describe(
+                        foreign_key,
+                        (&tables[foreign_key.child], &tables[foreign_key.parent]),
+                        new,
+                    );
                     told.entry(missing[at]).or_default().push(reason);
                 }
                 Ok(())
@@ -81,14 +86,14 @@ pub fn is_own_parent(reference: &[usize], parent_columns: &[usize], row: &[Datum
 
 /// The row of invoice with invoice_id = 99 is not there.
 fn describe(
-    tie: &PublishedForeignKey,
+    foreign_key: &PublishedForeignKey,
     (child, parent): (&Table, &Table),
     row: &[Datum<'_>],
 ) -> String {
-    let values = tie.columns.iter().zip(&tie.parent_columns);
+    let values = foreign_key.columns.iter().zip(&foreign_key.parent_columns);
     let values = values
         .map(|(&own, &theirs)| format!("{} = {}", parent.columns[theirs].name, told(&row[own])));
-    let own = tie.columns.iter();
+    let own = foreign_key.columns.iter();
     let own = own.map(|&it| format!("{}.{}", child.name, child.columns[it].name));
     let own: Vec<String> = own.collect();
     let refer = match own.len() {

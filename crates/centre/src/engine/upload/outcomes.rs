@@ -5,17 +5,14 @@ use std::collections::HashMap;
 use tidewater_protocol::{Code, Datum, Op, PublicationSchema, RowShape};
 
 use super::incoming_rows::{IncomingTable, RowRef, UploadedImages};
-use super::resolver_output::ResolutionRecord;
-use super::upload_writer::{FailedRow, RefusalReason};
 use super::{UploadConflict, UploadRecords, UploadRefusal};
 use crate::engine::upload::column_map::UnpublishedRows;
-use crate::engine::upload::dependent_refusals::{
-    AbortedUpload, DependentRefusals, RowDecision, pack_key,
-};
+use crate::engine::upload::dependent_refusals::{AbortedUpload, DependentRefusals};
 use crate::engine::upload::handler_decisions::HandlerDecisions;
+use crate::engine::upload::refusal_reason::{FailedRow, RefusalReason, RowDecision};
 use crate::engine::upload::result::ResultBuilder;
-use crate::engine::upload::row_json;
-use crate::engine::upload::unpublished_rows;
+use crate::engine::upload::row_keys::pack_key;
+use crate::engine::upload::{row_json, unpublished_rows};
 use crate::error::CentreError;
 use crate::records::ConflictOutcome;
 use crate::upload::{UploadResult, UploadTable};
@@ -98,8 +95,8 @@ impl<'p> Outcomes<'p> {
     }
 
     /// Whether a handler has changed a row, or seen to it.
-    pub(crate) fn fates(&self) -> &HandlerDecisions {
-        self.decided.fates()
+    pub(crate) fn decisions(&self) -> &HandlerDecisions {
+        self.decided.decisions()
     }
 
     /// A handler has seen to a row. `asks`: the remote is to get what the centre has.
@@ -403,4 +400,14 @@ pub(super) enum SumComparison {
     Alike,
     /// What the remote has changed since then are differences from what it uploaded.
     Differ,
+}
+
+/// A row that is to be recorded as resolved.
+pub(super) struct ResolutionRecord<'r, 'a> {
+    /// How.
+    pub(super) outcome: ConflictOutcome,
+    /// What the centre had.
+    pub(super) replaced: Option<&'r [Datum<'a>]>,
+    /// What it has now.
+    pub(super) row: Option<&'r [Datum<'a>]>,
 }

@@ -2,23 +2,24 @@
 //! upload ([`super::operator_change`]), or given up.
 
 use serde_json::{Map, Value as Json};
+
 use tidewater_protocol::{Code, Op, Table, pack};
 
 use super::column_map::{AnnouncedColumns, ColumnMap};
-use super::dependent_refusals::{DependentRefusals, RowDecision, UploadedTable};
+use super::dependent_refusals::DependentRefusals;
 use super::foreign_keys::PublishedForeignKey;
-use super::operator_change::refused as refused_with;
 use super::operator_change::{
     self, CentralRowRead, OperatorChange, OperatorOutcome, RowSender, ServedTablePlace, Values,
-    is_so,
+    is_so, refused as refused_with,
 };
-use super::row_json;
-use super::settled_refusals;
-use super::upload_writer::{RefusalReason, UploadWriter, try_again};
+use super::upload_writer::{UploadWriter, try_again};
+use super::{row_json, settled_refusals};
 use crate::engine::connection::{DatabaseConnection as _, system_sql};
 use crate::engine::exact::canonical;
 use crate::engine::refusals;
 use crate::engine::resolve::Resolver;
+use crate::engine::upload::refusal_reason::{RefusalReason, RowDecision};
+use crate::engine::upload::row_keys::UploadedTable;
 use crate::error::CentreError;
 use crate::records::{RefusalEnd, RefusalOutcome, RefusedRecord};
 use crate::settling::{AddedSum, RefusedChoice, RefusedRowAction, SettleOutcome};
@@ -97,7 +98,7 @@ async fn act<R: UploadWriter>(
     {
         return Ok(outcome);
     }
-    let change = OperatorChange::of_columns(table, wanted.old.as_ref(), wanted.new.as_ref());
+    let change = OperatorChange::of_columns(table, wanted.old.as_ref(), wanted.new.as_ref())?;
     if let Some(outcome) = wanted
         .waits_for_parent(rows, record, &place, &change)
         .await?
@@ -253,8 +254,8 @@ impl RefusedChange {
         change: &OperatorChange,
     ) -> Result<Option<SettleOutcome>> {
         let schema = &place.publication.schema;
-        let ties = PublishedForeignKey::all(schema);
-        if self.new.is_none() || ties.iter().all(|it| it.child != place.index) {
+        let foreign_keys = PublishedForeignKey::all(schema);
+        if self.new.is_none() || foreign_keys.iter().all(|it| it.child != place.index) {
             return Ok(None);
         }
         let AnnouncedColumns::Published(index, map) =
@@ -269,11 +270,16 @@ impl RefusedChange {
             has_moves: false,
         }];
         let of = (record.remote_id, &*record.publication, &[][..]);
-        let refused =
-            settled_refusals::refused_parents(rows.connection(), of, schema, &ties, &uploaded)
-                .await?;
+        let refused = settled_refusals::refused_parents(
+            rows.connection(),
+            of,
+            schema,
+            &foreign_keys,
+            &uploaded,
+        )
+        .await?;
         let mut decided = DependentRefusals::default();
-        decided.refuse_children(schema, &ties, &uploaded, refused)?;
+        decided.refuse_children(schema, &foreign_keys, &uploaded, refused)?;
         let op = match self.old {
             None => Op::Insert,
             Some(_) => Op::Update,
@@ -300,11 +306,12 @@ impl RefusedChange {
         let (Some(new), Ok(sent)) = (&self.new, row_json::read(place.table(), &record.row)) else {
             return Ok(None);
         };
-        let ties = PublishedForeignKey::all(schema);
-        let left = ties.iter().filter(|it| it.parent == place.index);
-        let left = left.filter_map(|tie| {
-            let value = tie.referred_value(&sent.values)?;
-            (tie.referred_value(new).as_ref() != Some(&value)).then_some((tie, value))
+        let foreign_keys = PublishedForeignKey::all(schema);
+        let left = foreign_keys.iter().filter(|it| it.parent == place.index);
+        let left = left.filter_map(|foreign_key| {
+            let value = foreign_key.referred_value(&sent.values)?;
+            (foreign_key.referred_value(new).as_ref() != Some(&value))
+                .then_some((foreign_key, value))
         });
         let left: Vec<_> = left.collect();
         if left.is_empty() {
@@ -329,8 +336,9 @@ impl RefusedChange {
                 continue;
             };
             let mut left = left.iter().filter(|it| it.0.child == table);
-            if left.any(|(tie, value)| tie.referring_value(&values.values).as_ref() == Some(value))
-            {
+            if left.any(|(foreign_key, value)| {
+                foreign_key.referring_value(&values.values).as_ref() == Some(value)
+            }) {
                 return Ok(Some(left_behind(&format!("{name} {key}"))));
             }
         }

@@ -9,21 +9,22 @@ use std::collections::HashSet;
 use tidewater_protocol::message::TableBegin;
 use tidewater_protocol::{ColumnType, Datum, Op, RowShape, RowsWriter, Table, Value, pack};
 
-use super::apply::{UploadProgress, UploadRun, WritePurpose};
 use super::incoming_rows::{IncomingTable, RowRef, UploadedImages};
 use super::row_writers::RowWriters;
-use super::settle::{ReadyRows, find_changed, obstacle};
-use super::upload_writer::{
-    BatchOutcome, FailedRow, OnDelete, RefusalReason, RowBatch, RowImage, TargetTable, UploadWriter,
-};
+use super::upload_writer::{BatchOutcome, RowBatch, RowImage, UploadWriter};
 use crate::engine::exact::{canonical, pack_row, unpack};
 use crate::engine::publication::Publication;
 use crate::engine::resolve::{ResolvedRow, Resolver, Sides, Winner};
-use crate::engine::upload::dependent_refusals::pack_key;
+use crate::engine::upload::outcomes::ResolutionRecord;
+use crate::engine::upload::ready_rows::{ReadyRows, find_changed, obstacle};
+use crate::engine::upload::refusal_reason::{FailedRow, RefusalReason};
+use crate::engine::upload::row_keys::pack_key;
 use crate::engine::upload::sent_before::SentBefore;
+use crate::engine::upload::target_table::{OnDelete, TargetTable};
+use crate::engine::upload::upload_run::{UploadProgress, UploadRun, WritePurpose};
 use crate::error::CentreError;
 use crate::records::ConflictOutcome;
-use crate::upload::{RowsChunk, SyncUpload, UploadTable};
+use crate::upload::{SyncUpload, UploadChunk, UploadTable};
 use crate::verdict::{Columns, ContendedChange, ContendedOutcome, ContendedRow, Resolutions};
 
 type Result<T> = std::result::Result<T, CentreError>;
@@ -58,16 +59,6 @@ struct ResolvedUpload {
     outcome: Option<ConflictOutcome>,
     /// The centre's row, packed; `None` if it was gone.
     replaced: Option<Vec<u8>>,
-}
-
-/// A row that is to be recorded as resolved.
-pub(super) struct ResolutionRecord<'r, 'a> {
-    /// How.
-    pub(super) outcome: ConflictOutcome,
-    /// What the centre had.
-    pub(super) replaced: Option<&'r [Datum<'a>]>,
-    /// What it has now.
-    pub(super) row: Option<&'r [Datum<'a>]>,
 }
 
 impl<'p> ResolverOutput<'p> {
@@ -382,7 +373,7 @@ impl<R: UploadWriter> UploadRun<'_, R> {
         } = resolving;
         let upload = UploadTable {
             begin: TableBegin::for_table(schema),
-            chunks: vec![RowsChunk::Memory(writer.take().into())],
+            chunks: vec![UploadChunk::from_packed(&schema.shape(), writer.take())?],
         };
         let mut made = IncomingTable::of_ours(publication, &upload, table.place)?;
         if self.purpose != WritePurpose::Sync {
@@ -395,7 +386,7 @@ impl<R: UploadWriter> UploadRun<'_, R> {
         ] {
             let refs = match made_op {
                 Op::Delete => made.deletes.clone(),
-                Op::Insert => made.find_inserts()?,
+                Op::Insert => made.find_inserts(),
                 _ => made.updates.clone(),
             };
             if !refs.is_empty() {

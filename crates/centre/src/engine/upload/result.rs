@@ -3,7 +3,7 @@
 use tidewater_protocol::message::TableBegin;
 use tidewater_protocol::{Code, Datum, Op, PublicationSchema, RowShape, RowsWriter, pack};
 
-use crate::engine::upload::dependent_refusals::{RowKeys, pack_key};
+use crate::engine::upload::row_keys::{RowKeys, pack_key};
 use crate::upload::{ResultTable, UploadResult};
 
 /// Builds an [`UploadResult`]. Tables are named by their index in the publication's

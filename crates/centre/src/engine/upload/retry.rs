@@ -8,10 +8,11 @@ use std::collections::{BTreeSet, HashSet};
 
 use tidewater_protocol::{Code, Op};
 
-use super::apply::{Earlier, TableRefusals, UploadProgress, UploadRun};
 use super::incoming_rows::{IncomingTable, RowRef};
 use super::key_cycles::KeyCycles;
-use super::upload_writer::{CyclePart, FailedRow, UploadWriter};
+use super::upload_writer::{CyclePart, UploadWriter};
+use crate::engine::upload::refusal_reason::FailedRow;
+use crate::engine::upload::upload_run::{Earlier, TableRefusals, UploadProgress, UploadRun};
 use crate::error::CentreError;
 
 /// How many rows are tried again, for each row of the upload.
@@ -113,7 +114,7 @@ impl<'r, R: UploadWriter> UploadRun<'r, R> {
     /// Applies rows that need each other, and counts them. `None`: there are some, but it cannot
     /// be told whether they violate a constraint.
     async fn retry_cycles(&mut self, progress: &mut UploadProgress<'_>) -> Result<Option<usize>> {
-        let mut circles = KeyCycles::new(&self.publication.schema, &self.families.ties);
+        let mut circles = KeyCycles::new(&self.publication.schema, &self.key_cascades.foreign_keys);
         let mut candidates: Vec<Candidate> = Vec::new();
         for refusals in &progress.refusals {
             let table = &self.tables[refusals.table];

@@ -4,6 +4,7 @@
 //! infinities, blobs) are strings.
 
 use serde_json::Value as Json;
+
 use tidewater_protocol::{ColumnType, Datum, Fit, Table, Value, ValueRef};
 
 /// A row as a JSON object, its columns in the given order.
@@ -153,6 +154,10 @@ fn push_value(json: &mut String, value: &Datum<'_>) {
 
 fn push_string(json: &mut String, text: &str) {
     json.push_str(&serde_json::Value::from(text).to_string());
+}
+
+pub(super) fn datum<'v>(table: &Table, column: usize, value: &'v Value) -> Datum<'v> {
+    table.columns[column].column_type.datum(value.as_ref()).0
 }
 
 #[cfg(test)]

@@ -16,7 +16,7 @@ use crate::engine::connection::{DatabaseConnection as _, each, system_row};
 use crate::engine::exact::pack_row;
 use crate::engine::publication::Publication;
 use crate::engine::resolve::{RowWriter, Winner};
-use crate::engine::upload::dependent_refusals::pack_key;
+use crate::engine::upload::row_keys::pack_key;
 use crate::error::CentreError;
 use crate::scope::{Digest, digest};
 use crate::upload::SyncUpload;

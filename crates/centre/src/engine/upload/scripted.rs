@@ -7,15 +7,9 @@ use std::collections::HashSet;
 
 use tidewater_protocol::{ColumnType, Datum, Op, Table, Value, pack};
 
-use super::apply::{ApplyStep, Steps, UploadProgress, UploadRun, order, rows_first, with_events};
-use super::dependent_refusals::pack_key;
 use super::incoming_rows::{IncomingTable, RowRef, UploadedImages};
 use super::outcomes::VainChanges;
-use super::resolver_output::ResolutionRecord;
-use super::settle::ROWS_AT_ONCE;
-use super::upload_writer::{
-    FailedRow, MetRow, RefusalReason, RowImage, RowSet, ScriptOutcome, UploadWriter,
-};
+use super::upload_writer::{MetRow, RowImage, RowSet, ScriptOutcome, UploadWriter};
 use crate::engine::exact::canonical;
 use crate::engine::resolve::Winner;
 use crate::engine::script::ScriptParameter;
@@ -23,11 +17,17 @@ use crate::engine::scripts::{
     self, CompiledScript, RESOLVING, ScriptEnvironment, ScriptStatement, ScriptTimer,
     ScriptTransaction,
 };
+use crate::engine::upload::incoming_rows::ROWS_AT_ONCE;
+use crate::engine::upload::outcomes::ResolutionRecord;
+use crate::engine::upload::refusal_reason::{FailedRow, RefusalReason};
+use crate::engine::upload::row_keys::pack_key;
+use crate::engine::upload::step_order::{ApplyStep, Steps, order, rows_first, with_events};
+use crate::engine::upload::upload_run::{UploadProgress, UploadRun};
 use crate::error::CentreError;
 use crate::publication::UploadOrder;
 use crate::records::ConflictOutcome;
-use crate::scripting::{ABORT, SKIP, ScriptReport};
-use crate::upload::RowsChunk;
+use crate::script_notes::{ABORT, SKIP, ScriptReport};
+use crate::upload::UploadChunk;
 
 type Result<T> = std::result::Result<T, CentreError>;
 
@@ -248,7 +248,12 @@ impl<'r, R: UploadWriter> UploadRun<'r, R> {
                 scripting.count(table, name, count);
             }
         }
-        let bytes: usize = incoming.upload().chunks.iter().map(RowsChunk::length).sum();
+        let bytes: usize = incoming
+            .upload()
+            .chunks
+            .iter()
+            .map(UploadChunk::length)
+            .sum();
         scripting.count(table, "bytes", bytes as u64);
     }
 

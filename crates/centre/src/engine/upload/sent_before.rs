@@ -8,12 +8,12 @@
 
 use tidewater_protocol::{Datum, PublicationSchema, Table};
 
-use super::dependent_refusals::{RowKeys, pack_key};
-use super::operator_change::datum;
 use super::upload_writer::UploadWriter;
 use super::{row_json, text};
 use crate::engine::connection::{DatabaseConnection, system_sql};
 use crate::engine::publication::Publication;
+use crate::engine::upload::row_json::datum;
+use crate::engine::upload::row_keys::{RowKeys, pack_key};
 use crate::error::CentreError;
 use crate::upload::SyncUpload;
 

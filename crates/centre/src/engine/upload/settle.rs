@@ -1,31 +1,25 @@
 //! Writing rows of one operation of one table, and deciding what becomes of those that meet
 //! something else than they expect: the one place where conflicts are decided.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 
 use tidewater_protocol::{Code, Datum, Op, pack};
 
-use super::apply::{Earlier, UploadProgress, UploadRun, WritePurpose};
 use super::incoming_rows::{IncomingTable, RowRef, UploadedImages};
 use super::resolver_output::ResolverOutput;
 use super::row_writers;
-use super::upload_writer::{
-    BatchOutcome, FailedRow, MetRow, OnDelete, RefusalReason, RowBatch, RowImage, TargetTable,
-    UploadWriter,
-};
-use crate::engine::exact::{Barrier, canonical};
-use crate::engine::publication::Publication;
+use super::upload_writer::{BatchOutcome, MetRow, RowBatch, RowImage, UploadWriter};
+use crate::engine::exact::canonical;
+use crate::engine::membership::Barrier;
 use crate::engine::resolve::Winner;
-use crate::engine::upload::dependent_refusals::{RowDecision, pack_key};
+use crate::engine::upload::incoming_rows::ROWS_AT_ONCE;
+use crate::engine::upload::ready_rows::{ReadyRows, find_changed, obstacle};
+use crate::engine::upload::refusal_reason::{FailedRow, RefusalReason, RowDecision};
+use crate::engine::upload::row_keys::pack_key;
+use crate::engine::upload::target_table::{OnDelete, TargetTable};
+use crate::engine::upload::upload_run::{Earlier, UploadProgress, UploadRun, WritePurpose};
 use crate::error::CentreError;
 use crate::records::ConflictOutcome;
-
-/// Updates are told apart by the columns that they change, so that a user's `UPDATE OF` triggers
-/// fire for those only; up to so many kinds of them.
-const MAX_CHANGE_SETS: usize = 16;
-
-/// So many rows of the centre are looked at together.
-pub(super) const ROWS_AT_ONCE: usize = 2_000;
 
 /// Of a table that refers to itself, so many levels of rows are told apart by whether others are
 /// below them that stay.
@@ -35,46 +29,6 @@ const MOST_LEVELS: usize = 32;
 const MOST_MEETINGS: u32 = 16;
 
 type Result<T> = std::result::Result<T, CentreError>;
-
-/// Rows to be written; updates by the set of columns that they change.
-#[derive(Default)]
-pub(super) struct ReadyRows {
-    pub(super) sets: Vec<(Vec<usize>, Vec<RowRef>)>,
-    /// Where a set of columns is among these.
-    places: HashMap<Vec<usize>, usize>,
-}
-
-impl ReadyRows {
-    /// Adds a row that changes these columns.
-    pub(super) fn add<T>(
-        &mut self,
-        table: &IncomingTable<'_, T>,
-        changed: &mut Vec<usize>,
-        row: RowRef,
-    ) {
-        let set = match self.places.get(changed) {
-            Some(&set) => set,
-            None => {
-                if self.places.len() >= MAX_CHANGE_SETS {
-                    let is_key = |it: &usize| table.is_key(*it);
-                    let key: Vec<usize> = changed.iter().copied().filter(is_key).collect();
-                    let all = table.updatable.iter().copied();
-                    changed.clear();
-                    changed.extend(all.filter(|it| key.contains(it) || !is_key(it)));
-                }
-                let sets = &mut self.sets;
-                *self
-                    .places
-                    .entry(changed.clone())
-                    .or_insert_with_key(|changed| {
-                        sets.push((changed.clone(), Vec::new()));
-                        sets.len() - 1
-                    })
-            }
-        };
-        self.sets[set].1.push(row);
-    }
-}
 
 /// What the rows of one operation are sorted into before any is written.
 #[derive(Default)]
@@ -109,56 +63,6 @@ fn decide(op: Op, met: &MetRow, barrier: Option<Barrier>) -> MeetingVerdict {
         (Op::Insert, _) | (Op::Update, None) if met.is_as_uploaded => MeetingVerdict::Applied,
         (Op::Insert, _) | (_, None) => MeetingVerdict::Lost,
         (_, Some(barrier)) => MeetingVerdict::Refused(RefusalReason::barred(barrier)),
-    }
-}
-
-/// Why a row can never be what it is to be, if that is known without the database.
-pub(super) fn obstacle<R: UploadWriter>(
-    rows: &mut R,
-    publication: &Publication<R::Table>,
-    table: &IncomingTable<'_, R::Table>,
-    uploaded: &UploadedImages<'_, '_>,
-    changed: &[usize],
-) -> Option<RefusalReason> {
-    let new = uploaded.new?;
-    let schema = &publication.schema.tables[table.index];
-    let name = |column: usize| &schema.columns[column].name;
-    let refusal = |code, reason| Some(RefusalReason::new(code, reason));
-    let differs = |&&column: &&usize| {
-        let old = uploaded.old;
-        old.is_some_and(|old| !pack::same(&old[column], &new[column]))
-    };
-    if let Some(&column) = table.read_only.iter().find(differs) {
-        let reason = format!("the column {} is not written by remotes", name(column));
-        return refusal(Code::RowDownloadOnly, reason);
-    }
-    for &column in &schema.key {
-        if new[column] == Datum::Null {
-            let reason = format!("the key column {} is NULL", name(column));
-            return refusal(Code::RowNotNull, reason);
-        }
-        let is_other = uploaded
-            .old
-            .is_some_and(|old| !pack::same(&old[column], &new[column]));
-        if is_other && !changed.contains(&column) {
-            let reason = format!("the key column {} cannot be updated", name(column));
-            return refusal(Code::RowBadValue, reason);
-        }
-    }
-    let reason = rows.misfit_reason(table, RowImage::New, new)?;
-    refusal(Code::RowBadValue, reason)
-}
-
-/// Finds the columns that an update sets; of other operations there are none.
-pub(super) fn find_changed<T>(
-    table: &IncomingTable<'_, T>,
-    uploaded: &UploadedImages<'_, '_>,
-    changed: &mut Vec<usize>,
-) {
-    changed.clear();
-    if let (Some(old), Some(new)) = (uploaded.old, uploaded.new) {
-        let differs = |index: &usize| !pack::same(&old[*index], &new[*index]);
-        changed.extend(table.updatable.iter().copied().filter(differs));
     }
 }
 
@@ -339,7 +243,7 @@ impl<'r, R: UploadWriter> UploadRun<'r, R> {
         let (mut membership, mut shown) = (self.membership(table), self.shown(table));
         let types = &self.publication.row_types[table.index];
         let schema = &self.publication.schema.tables[table.index];
-        let families = self.families;
+        let key_cascades = self.key_cascades;
         let outcomes = &mut progress.outcomes;
         let (mut gone, mut changed) = (Vec::new(), Vec::new());
         let winner = self.publication.resolvers[table.index].winner;
@@ -355,7 +259,7 @@ impl<'r, R: UploadWriter> UploadRun<'r, R> {
         let insists = self.purpose.insists();
         // Nor does an operator who insists make one of two rows that have their own families.
         let is_followed = self.publication.followed[table.index];
-        let has_children = families.has_children(table.index) && (!insists || is_followed);
+        let has_children = key_cascades.has_children(table.index) && (!insists || is_followed);
         table.images(rows, |at, uploaded| {
             let Some(met) = &met[at] else {
                 gone.push(rows[at]);
@@ -364,7 +268,7 @@ impl<'r, R: UploadWriter> UploadRun<'r, R> {
             let central = met.central.values(types)?;
             let before = uploaded
                 .old
-                .and_then(|old| families.before(table.index, old, &central));
+                .and_then(|old| key_cascades.before(table.index, old, &central));
             let before = before.as_ref().unwrap_or(&central);
             let barrier = membership.barrier(&central);
             let barrier = barrier.filter(|_| membership.barrier(before).is_some());
@@ -387,7 +291,7 @@ impl<'r, R: UploadWriter> UploadRun<'r, R> {
                 }
                 // The row that has the key is to get another one.
                 _ if op == Op::Insert
-                    && families.leaves_key(&(table.index, pack_key(schema, uploaded.key))) =>
+                    && key_cascades.leaves_key(&(table.index, pack_key(schema, uploaded.key))) =>
                 {
                     failed.push(FailedRow::new(rows[at], RefusalReason::key_in_use()));
                 }
@@ -460,7 +364,7 @@ impl<'r, R: UploadWriter> UploadRun<'r, R> {
             .await?;
         let (mut membership, mut shown) = (self.membership(table), self.shown(table));
         let types = &self.publication.row_types[table.index];
-        let (families, mut applied) = (self.families, 0);
+        let (key_cascades, mut applied) = (self.key_cascades, 0);
         let outcomes = &mut progress.outcomes;
         let (mut gone, mut changed) = (Vec::new(), Vec::new());
         table.images(&rows, |at, uploaded| {
@@ -472,7 +376,7 @@ impl<'r, R: UploadWriter> UploadRun<'r, R> {
             let central = met.central.values(types)?;
             let before = uploaded
                 .old
-                .and_then(|old| families.before(table.index, old, &central));
+                .and_then(|old| key_cascades.before(table.index, old, &central));
             let before = before.as_ref().unwrap_or(&central);
             match [&central, before]
                 .map(|it| membership.barrier(it))

@@ -4,16 +4,18 @@
 use std::collections::{HashMap, HashSet};
 
 use serde_json::{Map, Value as Json};
+
 use tidewater_protocol::message::GivenUp;
 use tidewater_protocol::{Code, Op, PublicationSchema, RemoteId};
 
-use super::dependent_refusals::{RefusedParent, RefusedParents, UploadedTable};
+use super::dependent_refusals::{RefusedParent, RefusedParents};
 use super::foreign_keys::PublishedForeignKey;
 use super::incoming_rows::{IncomingTable, UploadedImages};
-use super::upload_writer::TargetTable;
 use super::{UploadRecords, row_json, text};
 use crate::engine::connection::{DatabaseConnection, system_sql};
 use crate::engine::refusals;
+use crate::engine::upload::row_keys::UploadedTable;
+use crate::engine::upload::target_table::TargetTable;
 use crate::error::CentreError;
 use crate::records::{RefusalEnd, RefusalOutcome};
 use crate::upload::SyncUpload;
@@ -124,7 +126,7 @@ pub(super) async fn refused_parents(
     connection: &mut impl DatabaseConnection,
     (remote_id, publication, given_up): (RemoteId, &str, &[GivenUp]),
     schema: &PublicationSchema,
-    ties: &[PublishedForeignKey],
+    foreign_keys: &[PublishedForeignKey],
     uploaded: &[UploadedTable<'_>],
 ) -> Result<RefusedParents, CentreError> {
     let select = system_sql!(
@@ -157,8 +159,12 @@ pub(super) async fn refused_parents(
         let Ok(values) = row_json::read(&schema.tables[table], &values) else {
             continue;
         };
-        for (number, tie) in ties.iter().enumerate().filter(|it| it.1.parent == table) {
-            if let Some(referred) = tie.referred_value(&values.values) {
+        for (number, foreign_key) in foreign_keys
+            .iter()
+            .enumerate()
+            .filter(|it| it.1.parent == table)
+        {
+            if let Some(referred) = foreign_key.referred_value(&values.values) {
                 let key = key.clone();
                 refused.insert((number, referred), RefusedParent { table, key });
             }
@@ -172,12 +178,12 @@ pub(super) async fn refused_parents(
             if op == Op::Delete {
                 return;
             }
-            for (number, tie) in ties
+            for (number, foreign_key) in foreign_keys
                 .iter()
                 .enumerate()
-                .filter(|tie| tie.1.parent == it.index)
+                .filter(|foreign_key| foreign_key.1.parent == it.index)
             {
-                if let Some(referred) = tie.referred(it.map, &row.new) {
+                if let Some(referred) = foreign_key.referred(it.map, &row.new) {
                     refused.remove(&(number, referred));
                 }
             }

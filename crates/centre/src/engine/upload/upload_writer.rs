@@ -2,14 +2,16 @@
 
 use std::sync::Arc;
 
-use tidewater_protocol::{Code, ColumnType, Datum, Op, Value, pack};
+use tidewater_protocol::{ColumnType, Datum, Op, Value, pack};
 
 use super::Serials;
 use super::incoming_rows::{IncomingTable, RowRef};
 use crate::engine::connection::{DatabaseConnection, SystemStatement};
-use crate::engine::exact::{Barrier, pack_row, unpack};
+use crate::engine::exact::{pack_row, unpack};
 use crate::engine::publication::Publication;
 use crate::engine::scripts::ScriptStatement;
+use crate::engine::upload::refusal_reason::{FailedRow, RefusalReason};
+use crate::engine::upload::target_table::TargetTable;
 use crate::error::CentreError;
 use crate::scope::Scope;
 use crate::trying::ChangedTable;
@@ -17,106 +19,12 @@ use crate::upload::SyncUpload;
 
 type Result<T> = std::result::Result<T, CentreError>;
 
-/// A table that uploads are written to.
-pub trait TargetTable: Send + Sync {
-    /// What a delete of it would do to published children.
-    fn on_delete(&self) -> OnDelete;
-
-    /// Whether a published column can be written; the others are computed.
-    fn is_written(&self, column: usize) -> bool;
-
-    /// Whether an update can set a column that can be written.
-    fn is_settable(&self, column: usize) -> bool;
-}
-
-/// What a delete does to published rows that refer to the deleted one by a foreign key.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum OnDelete {
-    /// Nothing.
-    Nothing,
-    /// It would take them along, or change them: they are looked for before it.
-    Looks,
-    /// The same, and that is as its operator wants it.
-    TakesAlong,
-}
-
 /// What is known once an upload's number is taken.
 pub struct ClaimedSequence {
     /// The serials of the subscription's scopes.
     pub serials: Serials,
     /// The scope as it is now.
     pub scope: Scope,
-}
-
-/// Why a row is not taken.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct RefusalReason {
-    /// The code.
-    pub code: Code,
-    /// The reason, for people.
-    pub reason: String,
-    /// The database's own code, if it is the database that does not take it: the SQLSTATE, or the
-    /// extended result code of SQLite.
-    pub database_code: Option<String>,
-}
-
-impl RefusalReason {
-    /// One of this server's.
-    pub fn new(code: Code, reason: String) -> RefusalReason {
-        RefusalReason {
-            code,
-            reason,
-            database_code: None,
-        }
-    }
-
-    /// The key that a row is to have is that of another row. Of that one nothing is told.
-    pub(crate) fn key_in_use() -> RefusalReason {
-        RefusalReason::new(Code::RowKeyInUse, "key in use".to_owned())
-    }
-
-    /// The key of a row that is to be inserted is that of another row, which the remote may see. What
-    /// refers to the one would refer to the other, so it is not for a resolver to mix them.
-    pub(crate) fn another_row() -> RefusalReason {
-        RefusalReason {
-            code: Code::RowKeyInUse,
-            reason: "key in use: somebody else has inserted another row under it; give this one a \
-                     new key"
-                .to_owned(),
-            database_code: None,
-        }
-    }
-
-    /// The remote may not write the row.
-    pub(crate) fn barred(barrier: Barrier) -> RefusalReason {
-        RefusalReason {
-            code: Code::RowOutOfScope,
-            reason: barrier.reason().to_owned(),
-            database_code: None,
-        }
-    }
-}
-
-/// A row that the database refused.
-#[derive(Clone, Debug)]
-pub struct FailedRow {
-    /// Which one.
-    pub at: RowRef,
-    /// Why.
-    pub refusal: RefusalReason,
-    /// It is a delete, and there are children that would go with it.
-    pub has_children: bool,
-}
-
-impl FailedRow {
-    /// A row that the database refused.
-    pub fn new(at: RowRef, refusal: RefusalReason) -> FailedRow {
-        FailedRow {
-            at,
-            refusal,
-            has_children: false,
-        }
-    }
 }
 
 /// Which of a row's images.
@@ -495,4 +403,18 @@ pub trait UploadWriter: Send {
 
     /// The version of what was written, for [`crate::OwnUpload`], and whether nothing else has it.
     fn version(&self, tables: &[IncomingTable<'_, Self::Table>], is_alone: bool) -> (u64, bool);
+}
+
+/// Undoes what has failed alone.
+pub(super) async fn undo(rows: &mut impl UploadWriter, error: &CentreError) -> Result<()> {
+    rows.undo().await?;
+    if let CentreError::Locked { .. } = error {
+        rows.shorten_lock_timeout();
+    }
+    Ok(())
+}
+
+/// Whether an error is one upload's own, and the others of the list can go on.
+pub(super) fn fails_alone(error: &CentreError) -> bool {
+    !error.is_retryable() && !matches!(error, CentreError::Unavailable { .. })
 }

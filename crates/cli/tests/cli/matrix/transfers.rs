@@ -157,7 +157,7 @@ pub(super) fn hierarchy(world: &World) -> Cell {
             "scripts = \"branch_scripts\"\n\
              [server]\nconsolidated = \"sqlite:branch.db\"\n\
              [upstream]\nserver = {:?}\nuser = \"branch\"\npassword_file = \"branch.password\"\n\
-             publication = \"main\"\nevery = \"1s\"\n\
+             publications = [\"main\"]\nevery = \"1s\"\n\
              [[publication]]\nname = \"main\"\n[[publication.table]]\nname = \"note\"\n\
              partition = \"everyone\"\n",
             world.server().url()

@@ -97,12 +97,12 @@ fn stored(column: ColumnType) -> BoxedStrategy<Value> {
 
 /// A table, and rows that a remote may store in it.
 #[derive(Clone, Debug)]
-struct Filled {
+struct FilledTable {
     shape: RowShape,
     rows: Vec<Vec<Value>>,
 }
 
-fn filled() -> impl Strategy<Value = Filled> {
+fn filled() -> impl Strategy<Value = FilledTable> {
     let columns = proptest::collection::vec(column(), 1..18);
     columns.prop_flat_map(|columns| {
         let count = columns.len();
@@ -115,7 +115,7 @@ fn filled() -> impl Strategy<Value = Filled> {
             proptest::sample::subsequence(indexes, 1..=count.min(4)).prop_shuffle(),
             proptest::collection::vec(row, 2..6),
         )
-            .prop_map(move |(key, rows)| Filled {
+            .prop_map(move |(key, rows)| FilledTable {
                 shape: RowShape {
                     columns: columns.clone(),
                     key,
@@ -144,7 +144,7 @@ fn values(row: &[Datum<'_>]) -> Vec<Value> {
 }
 
 /// Packs the rows under every operation; also what must come of it.
-fn pack_all(filled: &Filled) -> (Vec<u8>, Vec<Read>) {
+fn pack_all(filled: &FilledTable) -> (Vec<u8>, Vec<Read>) {
     let shape = &filled.shape;
     let mut writer = RowsWriter::new(shape);
     let mut expected = Vec::new();

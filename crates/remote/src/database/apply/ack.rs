@@ -5,16 +5,16 @@ use rusqlite::{Connection, params};
 use tidewater_protocol::{Datum, Op, PublicationSchema, UnpackedRow, Value};
 
 use super::rows::RowSink;
+use super::summary::ROWS_TOLD;
 use super::{ApplySummary, ConflictSummary};
+use crate::database::changes::PARKED;
 use crate::database::conflicts::{self, ChangeImages, ChangeOutcome};
 use crate::database::kept_uploads::GivenBackUpload;
 use crate::database::refused::settled_changes::SettledEnd;
 use crate::database::refused::{self, NewRefusal, TIME_UNKNOWN};
 use crate::database::tables::{TABLES_AT_ONCE, change_table, rekeyed_table};
-use crate::database::take::PARKED;
 use crate::database::{SubscriptionState, changes, quote, row};
 use crate::error::{ErrorContext, RemoteError};
-use crate::report::ROWS_TOLD;
 
 const DOING: &str = "applying the result of an upload";
 

@@ -1,9 +1,10 @@
 //! The end of an apply: everything is committed, or nothing.
 
 use rusqlite::config::DbConfig;
-use rusqlite::{ErrorCode, params};
+use rusqlite::params;
 
 use super::summary::ApplySummary;
+use super::user_triggers::is_impossible;
 use super::{Applier, prefer_wal, roll_back};
 use crate::database::conflicts;
 use crate::database::kept_uploads;
@@ -121,13 +122,4 @@ impl Applier {
         self.database.refused_at = refused.then_some(now_ms);
         Ok(())
     }
-}
-
-/// Whether a statement that was fine under the old schema makes no sense under the new one,
-/// or its rows break it.
-pub(super) fn is_impossible(error: &rusqlite::Error) -> bool {
-    // Depending on its features, rusqlite gives no code for SQL that does not compile.
-    error
-        .sqlite_error_code()
-        .is_none_or(|code| matches!(code, ErrorCode::Unknown | ErrorCode::ConstraintViolation))
 }

@@ -24,14 +24,14 @@ use tidewater_protocol::pack::same;
 use tidewater_protocol::{Code, Datum, Fit, UnpackedRow, Value};
 
 use super::rows::RowSink;
+use super::summary::ROWS_TOLD;
 use super::table::TableApply;
 use super::{ApplySummary, RowDifference, TableDifferences};
+use crate::database::changes::PARKED;
 use crate::database::refused::{self, NewRefusal};
 use crate::database::tables::QuotedNames;
-use crate::database::take::PARKED;
 use crate::database::{CompareDue, SubscriptionState, compare, quote, row};
 use crate::error::{ErrorContext, RemoteError};
-use crate::report::ROWS_TOLD;
 
 const DOING: &str = "applying what was compared";
 

@@ -9,9 +9,10 @@ use tidewater_protocol::{Code, Datum, PublicationSchema, Table, Value};
 use super::ApplySummary;
 use super::adopt::{self, AdoptedTable};
 use super::own_columns::OwnColumns;
-use super::remove::{own_values, row_values};
+use super::remove::own_values;
 use super::user_triggers::UserTriggers;
 use crate::database::refused::{self, NewRefusal};
+use crate::database::row_values::row_values;
 use crate::database::tables::{
     QuotedNames, aside_name, change_table, create_change_table, create_indexes,
     create_rekeyed_table, create_user_table, filler, name_is_taken,

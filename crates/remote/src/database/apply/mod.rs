@@ -34,7 +34,7 @@ pub use self::adopt::AdoptionRule;
 use self::dependents::Dependents;
 use self::given_back::GivenBackResult;
 pub(super) use self::migrate::keep_values;
-pub(super) use self::remove::row_values;
+pub(crate) use self::summary::ROWS_TOLD;
 pub use self::summary::{
     ApplySummary, ConflictSummary, RefusedSummary, RowDifference, TableDifferences,
 };

@@ -12,9 +12,11 @@ use tidewater_protocol::{Datum, Value};
 use super::ApplySummary;
 use super::rows::{RowSink, failed, is_local_rule};
 use super::table::TableApply;
+use crate::database::changes::PARKED;
 use crate::database::refused::{self, NewRefusal};
-use crate::database::take::{PARKED, keys_of};
-use crate::database::upload::mark_stale;
+use crate::database::row::read_keys;
+use crate::database::row_values::row_values;
+use crate::database::stale_rows::mark_stale;
 use crate::database::{changes, compare, quote, row};
 use crate::error::{ErrorContext, RemoteError};
 use tidewater_protocol::Code;
@@ -42,10 +44,10 @@ pub(super) fn clear(
         let keys = names.change_key.join(", ");
         let change = &names.change;
         let pending = format!("SELECT DISTINCT {keys} FROM {change} WHERE generation > {PARKED}");
-        kept = keys_of(connection, &pending, &[], table.table()).doing(DOING)?;
+        kept = read_keys(connection, &pending, &[], table.table()).doing(DOING)?;
         let parked =
             format!("SELECT {keys} FROM {change} WHERE generation = {PARKED} AND present = 1");
-        for key in keys_of(connection, &parked, &[], table.table()).doing(DOING)? {
+        for key in read_keys(connection, &parked, &[], table.table()).doing(DOING)? {
             if !kept.contains(&key) {
                 let key = row::datums(&table.key_types, &key);
                 table
@@ -64,7 +66,7 @@ pub(super) fn clear(
             table.names.table,
             conditions.join(" AND ")
         );
-        kept.extend(keys_of(connection, &parents, &[], table.table()).doing(DOING)?);
+        kept.extend(read_keys(connection, &parents, &[], table.table()).doing(DOING)?);
         stays.push(format!("NOT {needed}"));
     }
     for key in &kept {
@@ -124,7 +126,7 @@ fn delete_where(
     let keys = quote::list(&names.key, ", ", |key| format!("p.{key}"));
     let select = format!("SELECT {keys} FROM {} AS p{condition}", names.table);
     let one = format!("DELETE FROM {} WHERE {}", names.table, names.key_is_bound());
-    for key in keys_of(connection, &select, &[], table.table()).doing(DOING)? {
+    for key in read_keys(connection, &select, &[], table.table()).doing(DOING)? {
         let delete = || -> rusqlite::Result<usize> {
             let mut statement = connection.prepare_cached(&one)?;
             names.bind_key(&mut statement, &key)?;
@@ -315,35 +317,6 @@ impl RowSink<'_> {
         }
         self.delete_or_mark(&live)
     }
-}
-
-/// All values of a row, as a JSON object; of one that was deleted, its key.
-pub(in crate::database) fn row_values(
-    connection: &Connection,
-    table: &tidewater_protocol::Table,
-    key: &[Value],
-) -> rusqlite::Result<String> {
-    let names = crate::database::tables::QuotedNames::for_table(table);
-    let types = row::key_types(table);
-    let mut values = Map::new();
-    for (column, datum) in table.key_columns().zip(row::datums(&types, key)) {
-        values.insert(column.name.clone(), row::json(&datum));
-    }
-    let mut statement = connection.prepare_cached(&format!(
-        "SELECT {} FROM {} WHERE {}",
-        names.columns.join(", "),
-        names.table,
-        names.key_is_bound()
-    ))?;
-    names.bind_key(&mut statement, key)?;
-    let mut rows = statement.raw_query();
-    if let Some(found) = rows.next()? {
-        for (index, column) in table.columns.iter().enumerate() {
-            let (datum, _) = row::datum(column.column_type, found.get_ref(index)?);
-            values.insert(column.name.clone(), row::json(&datum));
-        }
-    }
-    Ok(serde_json::Value::Object(values).to_string())
 }
 
 /// What the user wrote in a change into the columns that are meant, by their index, as a JSON

@@ -11,8 +11,9 @@ use tidewater_protocol::{ColumnType, Datum, UnpackedRow, Value};
 use super::ApplySummary;
 use super::table::TableApply;
 use super::undecided_rows::{self, UndecidedRow};
-use crate::database::take::{PARKED, keys_of};
-use crate::database::upload::mark_stale;
+use crate::database::changes::PARKED;
+use crate::database::row::read_keys;
+use crate::database::stale_rows::mark_stale;
 use crate::database::{SubscriptionState, quote, row};
 use crate::error::{ErrorContext, RemoteError};
 
@@ -67,7 +68,8 @@ impl<'a> RowSink<'a> {
         }
         if let Some(undecided) = self.waits_for(row).doing(DOING)? {
             self.mark_stale(&row.key)?;
-            return undecided_rows::note(self, &row.key, &undecided).doing(DOING);
+            return undecided_rows::note(self.connection, self.table, &row.key, &undecided)
+                .doing(DOING);
         }
         if self.write(&row.new, &row.key)? {
             self.summary.upserts += 1;
@@ -264,7 +266,7 @@ impl<'a> RowSink<'a> {
             .iter()
             .map(|bind| bind as &dyn rusqlite::ToSql)
             .collect();
-        keys_of(self.connection, &sql, &parameters, table)
+        read_keys(self.connection, &sql, &parameters, table)
     }
 
     /// The newest generation with a change of this key; parked ones count.

@@ -4,7 +4,9 @@ use std::collections::BTreeSet;
 
 use serde::Serialize;
 
-use crate::report::ROWS_TOLD;
+/// How many rows that lost, how many that were refused and how many that are stale are told by
+/// their keys.
+pub(crate) const ROWS_TOLD: usize = 100;
 
 /// What an apply did.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

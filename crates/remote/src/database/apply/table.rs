@@ -9,8 +9,8 @@ use tidewater_protocol::message::TableBegin;
 use tidewater_protocol::{ColumnType, PublicationSchema, RowShape, Table, Value};
 
 use super::own_columns::OwnValues;
+use crate::database::changes::PARKED;
 use crate::database::tables::QuotedNames;
-use crate::database::take::PARKED;
 use crate::database::triggers::{self, UniqueIndex, unique_indexes};
 use crate::database::{SubscriptionState, quote, row};
 use crate::error::{ErrorContext, RemoteError};

@@ -4,10 +4,9 @@
 use rusqlite::{Connection, params};
 use tidewater_protocol::{Datum, PublicationSchema};
 
-use super::rows::RowSink;
-use super::table::was_present;
-use crate::database::refused::key_of;
+use super::table::{TableApply, was_present};
 use crate::database::row;
+use crate::database::row_values::key_of;
 use crate::database::tables::QuotedNames;
 
 /// A row of the application of which the user has to decide.
@@ -19,16 +18,17 @@ pub(super) struct UndecidedRow {
 
 /// Notes what a stale row waits for.
 pub(super) fn note(
-    sink: &RowSink<'_>,
+    connection: &Connection,
+    table: &TableApply,
     key: &[Datum<'_>],
     undecided: &UndecidedRow,
 ) -> rusqlite::Result<()> {
-    let packed = row::pack_key(&sink.table.key_types, key);
-    let mut statement = sink.connection.prepare_cached(
+    let packed = row::pack_key(&table.key_types, key);
+    let mut statement = connection.prepare_cached(
         "UPDATE tidewater_stale SET waits_for_table = ?3, waits_for_key = ?4 \
          WHERE table_name = ?1 AND key_packed = ?2",
     )?;
-    let parameters = params![sink.table.name(), packed, undecided.table, undecided.key];
+    let parameters = params![table.name(), packed, undecided.table, undecided.key];
     statement.execute(parameters).map(drop)
 }
 

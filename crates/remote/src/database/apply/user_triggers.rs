@@ -11,9 +11,9 @@
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 
-use rusqlite::Connection;
 use rusqlite::config::DbConfig;
 use rusqlite::hooks::{AuthAction, AuthContext, Authorization};
+use rusqlite::{Connection, ErrorCode};
 use tidewater_protocol::PublicationSchema;
 
 use super::dependents;
@@ -116,7 +116,7 @@ impl UserTriggers {
         let mut lost = Vec::new();
         for trigger in self.saved.drain(..) {
             if let Err(error) = connection.execute_batch(&trigger.sql) {
-                if !super::commit::is_impossible(&error) {
+                if !is_impossible(&error) {
                     return Err(RemoteError::sqlite("restoring a trigger", error));
                 }
                 lost.push(trigger.sql);
@@ -262,4 +262,13 @@ fn statements(names: &QuotedNames) -> [String; 3] {
         ),
         format!("DELETE FROM {table}"),
     ]
+}
+
+/// Whether a statement that was fine under the old schema makes no sense under the new one,
+/// or its rows break it.
+pub(super) fn is_impossible(error: &rusqlite::Error) -> bool {
+    // Depending on its features, rusqlite gives no code for SQL that does not compile.
+    error
+        .sqlite_error_code()
+        .is_none_or(|code| matches!(code, ErrorCode::Unknown | ErrorCode::ConstraintViolation))
 }

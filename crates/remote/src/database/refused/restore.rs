@@ -7,14 +7,14 @@
 use std::collections::BTreeMap;
 
 use rusqlite::Connection;
-use serde_json::{Map, Value as Json};
-use tidewater_protocol::{Code, ColumnType, Table, Value};
+use tidewater_protocol::{Code, Table, Value};
 
 use super::settled_changes::{SettledEnd, settle};
 use super::{RefusalDecision, RefusedRow, RowSelection, RowsChange, TIME_UNKNOWN, delete_row};
 use crate::database::changes::{self, has_change};
+use crate::database::row_values::{exists, kept_values, key_in, key_of, run, value_of};
 use crate::database::tables::QuotedNames;
-use crate::database::{RemoteDatabase, SubscriptionState, quote, row};
+use crate::database::{RemoteDatabase, SubscriptionState, quote};
 use crate::error::{ErrorContext, RemoteError};
 
 impl RemoteDatabase {
@@ -245,86 +245,6 @@ fn record(
     );
     let generation = Value::Integer(generation);
     run(connection, names, &sql, key, std::iter::once(&generation)).map(drop)
-}
-
-pub(crate) fn exists(
-    connection: &Connection,
-    names: &QuotedNames,
-    key: &[Value],
-) -> rusqlite::Result<bool> {
-    let mut statement = connection.prepare_cached(&format!(
-        "SELECT 1 FROM {} WHERE {}",
-        names.table,
-        names.key_is_bound()
-    ))?;
-    names.bind_key(&mut statement, key)?;
-    let found = statement.raw_query().next()?.is_some();
-    Ok(found)
-}
-
-/// Runs a statement whose parameters are a key and then values; returns how many rows it changed.
-pub(crate) fn run<'v>(
-    connection: &Connection,
-    names: &QuotedNames,
-    sql: &str,
-    key: &[Value],
-    values: impl Iterator<Item = &'v Value>,
-) -> rusqlite::Result<usize> {
-    let mut statement = connection.prepare_cached(sql)?;
-    names.bind_key(&mut statement, key)?;
-    for (number, value) in values.enumerate() {
-        statement
-            .raw_bind_parameter(key.len() + 1 + number, row::BoundValue::new(value.as_ref()))?;
-    }
-    statement.raw_execute()
-}
-
-pub(crate) fn kept_values(values: &str) -> Option<Map<String, Json>> {
-    serde_json::from_str(values).ok()
-}
-
-/// A key as it was packed.
-pub(crate) fn key_of(table: &Table, packed: &[u8]) -> Option<Vec<Value>> {
-    let key = row::unpack_key(&row::key_types(table), packed).ok()?;
-    Some(key.iter().map(|datum| datum.to_value()).collect())
-}
-
-/// The key among kept values.
-pub(crate) fn key_in(table: &Table, kept: &Map<String, Json>) -> Option<Vec<Value>> {
-    let columns = table.key_columns();
-    columns
-        .map(|column| Some(value_of(column.column_type, kept.get(&column.name)?)))
-        .collect()
-}
-
-/// Reads back what [`row::json`] made.
-pub(crate) fn value_of(column_type: ColumnType, json: &Json) -> Value {
-    match json {
-        Json::Bool(boolean) => Value::Integer(i64::from(*boolean)),
-        Json::Number(number) => match (number.as_i64(), number.as_f64()) {
-            (Some(integer), _) => Value::Integer(integer),
-            (None, Some(real)) => Value::Real(real),
-            (None, None) => Value::Null,
-        },
-        Json::String(text) if column_type == ColumnType::Bytes => {
-            blob(text).map_or_else(|| Value::Text(text.clone()), Value::Blob)
-        }
-        Json::String(text) if column_type == ColumnType::Real && text != "NaN" => {
-            let real = text.parse().map(Value::Real);
-            real.unwrap_or_else(|_| Value::Text(text.clone()))
-        }
-        Json::String(text) => Value::Text(text.clone()),
-        Json::Null | Json::Array(_) | Json::Object(_) => Value::Null,
-    }
-}
-
-/// `x'00ff'`
-fn blob(text: &str) -> Option<Vec<u8>> {
-    let digits = text.strip_prefix("x'")?.strip_suffix('\'')?;
-    let pairs = digits.as_bytes().chunks(2);
-    pairs
-        .map(|pair| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok())
-        .collect()
 }
 
 /// Rows that were written again and taken settle what was refused of them before. To be called

@@ -17,8 +17,8 @@ use super::{
 };
 use crate::database::SubscriptionState;
 use crate::database::changes::later_than;
+use crate::database::stale_rows::mark_stale;
 use crate::database::tables::QuotedNames;
-use crate::database::upload::mark_stale;
 use crate::error::{ErrorContext, RemoteError};
 
 /// So many are kept in a file, the newest ones.

@@ -8,9 +8,10 @@ use rusqlite::Connection;
 use serde_json::{Map, Value as Json};
 use tidewater_protocol::{Code, Datum, Fit, Table, Value};
 
+use crate::database::changes::PARKED;
 use crate::database::refused::{self, NewRefusal};
+use crate::database::row::read_keys;
 use crate::database::tables::{QuotedNames, canonical, canonical_name, key_checks};
-use crate::database::take::{PARKED, keys_of};
 use crate::database::{SubscriptionState, quote, row};
 use crate::error::{ErrorContext, RemoteError};
 
@@ -72,7 +73,7 @@ pub(super) fn respell(
         is_misspelt(&names.change_key),
     );
     let mut respelt = false;
-    for misspelt in keys_of(connection, &sql, &[], table).doing(DOING)? {
+    for misspelt in read_keys(connection, &sql, &[], table).doing(DOING)? {
         let pairs = types.iter().zip(&misspelt);
         let (key, fits): (Vec<Datum<'_>>, Vec<Fit>) = pairs
             .map(|(column_type, value)| column_type.datum(value.as_ref()))

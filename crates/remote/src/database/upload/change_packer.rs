@@ -4,10 +4,22 @@ use rusqlite::{Connection, Row, Statement};
 use tidewater_protocol::pack::{self, same};
 use tidewater_protocol::{ColumnType, Datum, Fit, Op, RowShape, RowsWriter, Table, Value};
 
-use super::change_reader::QueryColumns;
 use super::too_long_row::TooLongRow;
 use crate::database::tables::QuotedNames;
 use crate::database::{changes, quote, row};
+
+/// Where a query of changes has its columns.
+pub(super) struct QueryColumns {
+    pub(super) pre: usize,
+    pub(super) now: usize,
+}
+
+impl QueryColumns {
+    pub(super) const PRESENT: usize = 0;
+    pub(super) const LATER: usize = 1;
+    pub(super) const EXISTS: usize = 2;
+    pub(super) const KEY: usize = 3;
+}
 
 /// Packs changes one after the other.
 pub(super) struct ChangePacker<'a> {

@@ -9,10 +9,10 @@ use std::cmp::Ordering;
 use rusqlite::{CachedStatement, Connection, Row};
 use tidewater_protocol::{Table, Value};
 
-use super::change_packer::{ChangePacker, RowImages};
+use super::change_packer::{ChangePacker, QueryColumns, RowImages};
 use super::too_long_row::TooLongRow;
 use super::{UploadChunk, order};
-use crate::database::tables::{QuotedNames, change_table};
+use crate::database::tables::QuotedNames;
 use crate::database::{changes, quote, row};
 
 /// So many unchanged rows of the table may be passed, beside one for each change, before
@@ -36,25 +36,12 @@ pub(super) struct ReadPart {
     pub(super) generation: i64,
     /// Some of the rows may have been changed after the taking.
     pub(super) may_have_later: bool,
-    /// The changes and the table come in the same order: see [`in_step`].
+    /// The changes and the table come in the same order: see [`order::in_step`].
     pub(super) in_step: bool,
     /// The piece ends after the row that reaches so many packed bytes,
     pub(super) limit_bytes: usize,
     /// or so many rows.
     pub(super) limit_rows: u64,
-}
-
-/// Where a query of changes has its columns.
-pub(super) struct QueryColumns {
-    pub(super) pre: usize,
-    now: usize,
-}
-
-impl QueryColumns {
-    pub(super) const PRESENT: usize = 0;
-    pub(super) const LATER: usize = 1;
-    const EXISTS: usize = 2;
-    pub(super) const KEY: usize = 3;
 }
 
 /// Which keys are read.
@@ -114,21 +101,6 @@ fn equal(same: &[String], last: &str, operator: &str) -> String {
         format!("{column} = ?{} AND ", index + 1)
     });
     format!("{same}{last} {operator} ?{parameter}")
-}
-
-/// Whether the changes of a table and the table itself are read in the same order.
-pub(in crate::database) fn in_step(
-    connection: &Connection,
-    table: &Table,
-) -> rusqlite::Result<bool> {
-    let key = |prefix: &str| -> Vec<String> {
-        let columns = table.key_columns();
-        columns
-            .map(|column| format!("{prefix}{}", column.name))
-            .collect()
-    };
-    Ok(order::is_by_bytes(connection, &table.name, &key(""))?
-        && order::is_by_bytes(connection, &change_table(&table.name), &key("key_"))?)
 }
 
 /// Reads changes in key order, from the one after the given key, until a limit is reached.

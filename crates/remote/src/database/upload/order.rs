@@ -8,6 +8,24 @@ use std::cmp::Ordering;
 
 use rusqlite::types::ValueRef;
 use rusqlite::{Connection, OptionalExtension, Row};
+use tidewater_protocol::Table;
+
+use crate::database::tables::change_table;
+
+/// Whether the changes of a table and the table itself are read in the same order.
+pub(in crate::database) fn in_step(
+    connection: &Connection,
+    table: &Table,
+) -> rusqlite::Result<bool> {
+    let key = |prefix: &str| -> Vec<String> {
+        let columns = table.key_columns();
+        columns
+            .map(|column| format!("{prefix}{}", column.name))
+            .collect()
+    };
+    Ok(is_by_bytes(connection, &table.name, &key(""))?
+        && is_by_bytes(connection, &change_table(&table.name), &key("key_"))?)
+}
 
 /// Whether reading a table by its primary key yields the rows in the order of [`compare`].
 /// The key must begin with these columns.

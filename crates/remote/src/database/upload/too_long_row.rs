@@ -8,9 +8,9 @@ use rusqlite::Connection;
 use tidewater_protocol::pack::MAX_VALUE_BYTES;
 use tidewater_protocol::{Code, Table, Value};
 
+use crate::database::changes::PARKED;
 use crate::database::refused::{self, NewRefusal};
 use crate::database::tables::QuotedNames;
-use crate::database::take::PARKED;
 use crate::database::{RemoteDatabase, SubscriptionState, changes, row};
 use crate::error::{ErrorContext, RemoteError};
 

@@ -324,8 +324,8 @@ impl Centre {
         own.differing(theirs)
     }
 
-    fn packed(&self, keys: impl Iterator<Item = i64>) -> Packed {
-        let mut packed = Packed::default();
+    fn packed(&self, keys: impl Iterator<Item = i64>) -> PackedUpload {
+        let mut packed = PackedUpload::default();
         for key in keys {
             match self.rows.get(&key) {
                 Some(name) => {
@@ -373,7 +373,7 @@ impl Centre {
 }
 
 #[derive(Default)]
-struct Packed {
+struct PackedUpload {
     bytes: Vec<u8>,
     upserts: u64,
     removals: u64,

@@ -33,7 +33,7 @@ const UPLOAD: UploadId = UploadId([7; 16]);
 
 struct World {
     schema: PublicationSchema,
-    limits: Limits,
+    limits: ServerLimits,
     budget: MemoryBudget,
 }
 
@@ -41,13 +41,13 @@ impl World {
     fn new() -> World {
         World {
             schema: schema(),
-            limits: Limits::default(),
+            limits: ServerLimits::default(),
             budget: MemoryBudget::new(1 << 20),
         }
     }
 
     fn receiver(&self, state: UploadState) -> Receiver<'_> {
-        let expected = Expected {
+        let expected = ExpectedUpload {
             schema: &self.schema,
             state,
             sequence: 4,

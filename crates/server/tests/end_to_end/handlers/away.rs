@@ -16,7 +16,7 @@ use crate::scenario::shop;
 use crate::world::World;
 
 fn nothing_is_lost_while_a_handler_is_away_and_keys_stay_the_same<B: Backend>() {
-    let more = ", retries = 1, failures = 3, pause = \"50ms\", timeout = \"5s\"";
+    let more = ", retries = 1, breaker_failures = 3, breaker_pause = \"50ms\", timeout = \"5s\"";
     let (world, handler) = world_with::<B>(more, |_| Say::Status(503));
     let mut ada = world.synced("ada");
     ada.edit("INSERT INTO product VALUES (30, 'new', 1), (31, 'newer', 1)");
@@ -171,7 +171,7 @@ partition = \"everyone\"
     scenario.schema += "CREATE TABLE note (id INTEGER NOT NULL PRIMARY KEY, body TEXT NOT NULL);";
     let mut world = World::<B>::open(scenario);
     let url = format!(
-        "{{ url = {:?}, retries = 0, failures = 1, pause = \"1h\" }}",
+        "{{ url = {:?}, retries = 0, breaker_failures = 1, breaker_pause = \"1h\" }}",
         handler.url
     );
     world.republish(&(handled(&url) + OTHER));

@@ -7,21 +7,22 @@ use std::sync::atomic::Ordering;
 
 use tokio::sync::watch;
 
-use tidewater_centre::centre::CentreResult;
+use tidewater_protocol::compare::{Intervals, Ranges};
+use tidewater_protocol::message::{NumberBlock, TableBegin};
+use tidewater_protocol::{Datum, Op, RemoteId, RowsReader, RowsWriter, UnpackedRow};
+
+use super::{MemoryCentre, NAME, Rows, integer, own_key, schema};
+use tidewater_centre::error::CentreResult;
+use tidewater_centre::packed_rows::TableRequest;
 use tidewater_centre::records::{
     FormerRecord, HistoryCheck, NumbersRequest, ProvenIdentity, RemoteRecord, SessionRequest,
     SessionState, ShutOutReason, SubscriptionRecord, SyncRecord, UserRecord,
 };
 use tidewater_centre::{
     CentreError, Checkpoint, DownloadJob, DownloadOutcome, DownloadSink, DownloadStart, Downloaded,
-    OnceKeyState, OwnUpload, RunningDownloads, SyncUpload, TableCompare, TableRequest,
-    UploadOutcome, UploadResult, Worker,
+    OnceKeyState, OwnUpload, RunningDownloads, SyncUpload, TableCompare, UploadOutcome,
+    UploadResult, Worker,
 };
-use tidewater_protocol::compare::{Intervals, Ranges};
-use tidewater_protocol::message::{NumberBlock, TableBegin};
-use tidewater_protocol::{Datum, Op, RemoteId, RowsReader, RowsWriter, UnpackedRow};
-
-use super::{MemoryCentre, NAME, Rows, integer, own_key, schema};
 
 /// The centre, and its restarts when this was opened.
 pub(super) struct MemoryWorker(pub(super) Arc<MemoryCentre>, pub(super) usize);

@@ -96,7 +96,7 @@ fn who_finds_a_full_backlog_comes_back_with_the_same_upload() {
 #[test]
 fn an_upload_that_a_shutdown_cut_off_is_not_applied_again_by_the_next_server() {
     simulate(async {
-        let (mut simulation, mut device) = synced("shutdown = \"1s\"").await;
+        let (mut simulation, mut device) = synced("shutdown_timeout = \"1s\"").await;
         device.write(1, Some("one"));
         simulation.centre.download_gate.send_replace(false);
         let stopped = simulation.stop_server();

@@ -14,7 +14,7 @@ use tokio::time::Instant;
 use tidewater_centre::records::{ProvenIdentity, UserRecord};
 use tidewater_remote::session::Now;
 use tidewater_server::environment::{
-    Blocking, BoxFuture, Clock, Environment, IncomingStream, Randomness, ServerNetwork,
+    BlockingRunner, BoxFuture, Clock, Environment, IncomingStream, Randomness, ServerNetwork,
     StreamListener,
 };
 use tidewater_server::{Config, RunningServer, Server};
@@ -196,7 +196,7 @@ impl Randomness for SeededRandomness {
 /// There is one thread only.
 struct Inline;
 
-impl Blocking for Inline {
+impl BlockingRunner for Inline {
     fn run(&self, job: Box<dyn FnOnce() + Send>) {
         job();
     }

@@ -1,0 +1,119 @@
+//! A column, as SQL needs it.
+
+use crate::values::ValueKind;
+
+/// A column, as SQL needs it.
+#[derive(Clone, Debug)]
+pub(super) struct PgColumn {
+    /// Its name in SQL.
+    pub(super) sql: String,
+    pub(super) name: String,
+    pub(super) kind: ValueKind,
+    /// The declared type, a domain perhaps.
+    pub(super) type_oid: u32,
+    /// As people write it.
+    pub(super) type_name: String,
+    /// The type (below all domains) without its modifiers, for casts and logs.
+    pub(super) cast_name: String,
+    /// The scale of a numeric column.
+    pub(super) scale: Option<u16>,
+    /// The most characters that a varchar takes, the digits of a second that a time keeps.
+    pub(super) limit: Option<i32>,
+    /// The collation's name, quoted, where the type has one.
+    pub(super) collation: Option<String>,
+    /// GENERATED ALWAYS AS (expression): nobody writes it.
+    pub(super) generated: bool,
+    /// GENERATED ALWAYS AS IDENTITY: an update cannot write it.
+    pub(super) identity_always: bool,
+    /// The expression of its default.
+    pub(super) default: Option<String>,
+    /// The centre gives it a value where a remote leaves it NULL.
+    pub(super) is_filled: bool,
+}
+
+impl PgColumn {
+    /// The column as a result in binary form: of the type as which it is decoded, even if
+    /// its owner has given it another one meanwhile.
+    pub(super) fn output(&self, prefix: &str) -> String {
+        let (_, decoded) = self.kind.parameter();
+        format!("{prefix}{}::{decoded}", self.sql)
+    }
+
+    /// A parameter's value as one of the column.
+    pub(super) fn input(&self, value: &str) -> String {
+        match self.kind {
+            ValueKind::Other => format!("{value}::{}", self.cast_name),
+            ValueKind::Bpchar => format!("{value}::bpchar"),
+            _ => value.to_owned(),
+        }
+    }
+
+    /// Whether the column has the value of a parameter: in the way that finds it by
+    /// an index, for columns of a key.
+    pub(super) fn equals(&self, column: &str, value: &str) -> String {
+        format!("{column} = {}", self.input(value))
+    }
+
+    /// A parameter's value as the column keeps it: rounded. Other than a cast to the column's type
+    /// this never fails.
+    pub(super) fn kept(&self, value: &str) -> String {
+        let digits = self.limit.filter(|digits| *digits < 6);
+        match (self.kind, self.scale, digits) {
+            (ValueKind::Numeric, Some(scale), _) => format!("pg_catalog.round({value}, {scale})"),
+            (ValueKind::Time, _, Some(digits)) => format!("{value}::time({digits})"),
+            (ValueKind::Timestamp, _, Some(digits)) => format!("{value}::timestamp({digits})"),
+            (ValueKind::TimestampTz, _, Some(digits)) => format!("{value}::timestamptz({digits})"),
+            _ => value.to_owned(),
+        }
+    }
+
+    /// A partition's value as the column takes it, NULL if it takes it no more: a remote may hold
+    /// one of an enumeration that has been renamed since.
+    pub(super) fn held(&self, value: &str) -> String {
+        let input = self.input(value);
+        if self.kind != ValueKind::Other {
+            return input;
+        }
+        let labels = format!(
+            "SELECT FROM pg_catalog.pg_enum e \
+             WHERE e.enumtypid = pg_catalog.pg_typeof(NULL::{})",
+            self.cast_name
+        );
+        format!(
+            "CASE WHEN NOT EXISTS ({labels}) OR EXISTS ({labels} AND e.enumlabel = {value}) \
+             THEN {input} END"
+        )
+    }
+
+    /// Whether the column has exactly the value of a parameter, NULL included.
+    pub(super) fn same(&self, column: &str, value: &str) -> String {
+        match self.kind {
+            ValueKind::Text => format!("{column} COLLATE \"C\" IS NOT DISTINCT FROM {value}"),
+            ValueKind::Bpchar => {
+                format!("{column} COLLATE \"C\" IS NOT DISTINCT FROM {value}::bpchar")
+            }
+            ValueKind::Json => format!("{column}::text IS NOT DISTINCT FROM {value}::text"),
+            ValueKind::Other => {
+                format!("{column}::text COLLATE \"C\" IS NOT DISTINCT FROM {value}")
+            }
+            _ => format!("{column} IS NOT DISTINCT FROM {value}"),
+        }
+    }
+
+    /// The column as it is compared with a partition's value: of exotic types the
+    /// text, because that is what partitions are told apart by.
+    pub(super) fn compared(&self, prefix: &str) -> String {
+        match self.kind {
+            ValueKind::Other => format!("{prefix}{}::text COLLATE \"C\"", self.sql),
+            _ => format!("{prefix}{}", self.sql),
+        }
+    }
+
+    /// The type of what [`Self::compared`] is compared with.
+    pub(super) fn cast_for_comparison(&self) -> &str {
+        match self.kind {
+            ValueKind::Other => "text",
+            _ => &self.cast_name,
+        }
+    }
+}
