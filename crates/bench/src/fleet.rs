@@ -11,16 +11,16 @@ use tempfile::TempDir;
 use crate::base::{self, Base};
 use crate::driver::{employee, folder, room, user};
 use crate::error::BadInput;
-use crate::gate::{Aim, Group, GroupReport, Setup, Step, Task};
+use crate::gate::{Aim, GateStep, Group, GroupReport, Setup, Task};
 use crate::limit;
 use crate::machine;
-use crate::options::{Files, Options, Scenario, Tracking};
-use crate::own::Own;
+use crate::options::{FilesPlace, Options, Scenario, TrackingSetting};
+use crate::own::OwnDatabase;
 use crate::password::Password;
 use crate::processes::{self, GLANCE};
 use crate::program::find_tidewater;
 use crate::relay::RelayProcess;
-use crate::report::{Cpu, Limit, Machine, Run};
+use crate::report::{Cpu, Limit, MachineReport, OperationRun};
 use crate::server::{PUBLICATION, ServerProcess, Settings};
 use crate::supervisor::{Between, Drivers, Entrance, Watcher};
 use crate::way::{BEHIND_RELAY, Key, Protocol, own_address};
@@ -37,7 +37,7 @@ pub(crate) struct Fleet<'a> {
     pub(crate) base: Box<dyn Base>,
     settings: Settings,
     /// The tracking that is deployed.
-    deployed: Option<Tracking>,
+    deployed: Option<TrackingSetting>,
     /// One, or several of one database.
     servers: Vec<ServerProcess>,
     /// Where the servers listen, and drivers find their supervisor.
@@ -49,7 +49,7 @@ pub(crate) struct Fleet<'a> {
     drivers: Option<Drivers>,
     password: Password,
     /// The user's own configuration and data, instead of the sample table.
-    pub(crate) own: Option<Own>,
+    pub(crate) own: Option<OwnDatabase>,
     /// Users that there are.
     users: u32,
     /// Remotes that have synced for the first time.
@@ -61,7 +61,7 @@ pub(crate) struct Fleet<'a> {
 }
 
 /// What a timed step came to.
-pub(crate) struct Timed {
+pub(crate) struct TimedStep {
     /// One for each group.
     pub(crate) groups: Vec<GroupReport>,
     /// From the first start to the last end of each group, by the drivers' clock.
@@ -78,7 +78,7 @@ impl<'a> Fleet<'a> {
         options: &'a Options,
         watcher: &'a Watcher<'a>,
         settings: Settings,
-        own: Option<Own>,
+        own: Option<OwnDatabase>,
     ) -> anyhow::Result<Fleet<'a>> {
         find_tidewater()?;
         let folder = folder(&options.files)?;
@@ -347,13 +347,13 @@ impl<'a> Fleet<'a> {
         &mut self,
         groups: Vec<Group>,
         syncs: Option<u64>,
-    ) -> anyhow::Result<Timed> {
+    ) -> anyhow::Result<TimedStep> {
         let position = self.base.history_position()?;
         for server in &self.servers {
             processes::reset_peak(server.process());
         }
         let (groups, measured) = self.lead(groups)?;
-        Ok(Timed {
+        Ok(TimedStep {
             groups,
             spans: measured.spans,
             history_span: self.history_span(position, syncs)?,
@@ -380,12 +380,12 @@ impl<'a> Fleet<'a> {
         }
     }
 
-    fn lead(&mut self, groups: Vec<Group>) -> anyhow::Result<(Vec<GroupReport>, Measured)> {
-        let step = Step {
+    fn lead(&mut self, groups: Vec<Group>) -> anyhow::Result<(Vec<GroupReport>, StepMeasure)> {
+        let step = GateStep {
             groups,
             at_once: self.options.at_once,
         };
-        let mut between = Looking {
+        let mut between = ServerWatch {
             servers: &mut self.servers,
             database: self.base.process(),
             is_embedded: self.base.is_embedded(),
@@ -414,22 +414,22 @@ impl<'a> Fleet<'a> {
             None => merged.iter().map(GroupReport::span_ns).collect(),
         };
         let spans = spans.into_iter().map(|ns| ns as f64 / 1e9).collect();
-        Ok((merged, Measured { spans, cpu, peak }))
+        Ok((merged, StepMeasure { spans, cpu, peak }))
     }
 
     /// Measures what the databases do alone, where the runs were.
-    pub(crate) fn limit(&mut self, runs: &[Run]) -> anyhow::Result<Vec<Limit>> {
+    pub(crate) fn limit(&mut self, runs: &[OperationRun]) -> anyhow::Result<Vec<Limit>> {
         limit::measure(&mut *self.base, self.folder.path(), runs, self.watcher)
     }
 
     /// What it runs on.
-    pub(crate) fn machine(&mut self) -> anyhow::Result<Machine> {
-        Ok(Machine {
+    pub(crate) fn machine(&mut self) -> anyhow::Result<MachineReport> {
+        Ok(MachineReport {
             database: self.base.describe()?,
             database_is_here: self.base.is_embedded() || self.base.process().is_some(),
             files: match &self.options.files {
-                Files::Memory => "memory".into(),
-                Files::Folder(folder) => folder.display().to_string(),
+                FilesPlace::Memory => "memory".into(),
+                FilesPlace::Folder(folder) => folder.display().to_string(),
             },
             drivers: self.drivers.as_ref().map_or(0, Drivers::count) as u64,
             drivers_are_elsewhere: self.options.supervise.is_some(),
@@ -476,21 +476,21 @@ pub(crate) fn counted(count: u32, noun: &str) -> String {
     }
 }
 
-struct Measured {
+struct StepMeasure {
     spans: Vec<f64>,
     cpu: Cpu,
     peak: Option<u64>,
 }
 
 /// Looks after the servers, and at the processor time of servers and database.
-struct Looking<'a> {
+struct ServerWatch<'a> {
     servers: &'a mut [ServerProcess],
     database: Option<u32>,
     is_embedded: bool,
     before: Cpu,
 }
 
-impl Looking<'_> {
+impl ServerWatch<'_> {
     fn now(&self) -> Cpu {
         let servers = self.servers.iter();
         let servers = servers.filter_map(|it| processes::cpu_seconds(it.process()));
@@ -516,7 +516,7 @@ impl Looking<'_> {
     }
 }
 
-impl Between for Looking<'_> {
+impl Between for ServerWatch<'_> {
     fn ready(&mut self) -> anyhow::Result<()> {
         self.before = self.now();
         Ok(())

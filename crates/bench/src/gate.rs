@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use crate::report::Operation;
+use crate::report::TimedOperation;
 
 /// Both must speak the same.
 pub(crate) const VERSION: u32 = 1;
@@ -25,7 +25,7 @@ pub(crate) enum ToDriver {
     /// The first word.
     Setup(Setup),
     /// What is next: the driver prepares for it.
-    Prepare(Step),
+    Prepare(GateStep),
     /// The gate opens.
     Go,
     /// The bench is over.
@@ -81,7 +81,7 @@ pub(crate) struct Setup {
 
 /// One step: groups of remotes that do something at the same time.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct Step {
+pub(crate) struct GateStep {
     pub(crate) groups: Vec<Group>,
     /// Remotes of a driver that are at it at once, in each group; all, if it does not say.
     pub(crate) at_once: Option<u32>,
@@ -113,7 +113,10 @@ pub(crate) enum Task {
     /// Goes over to another way to the server, with a sync that moves nothing.
     Aim(Aim),
     /// The application of the remote changes rows.
-    Edit { operation: Operation, rows: u32 },
+    Edit {
+        operation: TimedOperation,
+        rows: u32,
+    },
     /// The application of the remote, one of so many, does what was pending in another file.
     Replay {
         tables: Vec<PendingTable>,
@@ -154,7 +157,7 @@ pub(crate) struct Sync {
     /// Whether TLS has nothing to go on from.
     pub(crate) afresh: bool,
     /// What it moves; anything else fails the step. Nobody looks, if it does not say.
-    pub(crate) expected: Option<Moved>,
+    pub(crate) expected: Option<MovedRows>,
 }
 
 /// When a remote that was sent away comes back.
@@ -170,7 +173,7 @@ pub enum Retry {
 
 /// Rows that syncs have moved.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Moved {
+pub(crate) struct MovedRows {
     pub(crate) inserts: u64,
     pub(crate) updates: u64,
     pub(crate) deletes: u64,
@@ -186,7 +189,7 @@ pub(crate) struct PendingTable {
     /// Which of the columns are the key.
     pub(crate) key: Vec<usize>,
     /// Columns whose values are those of a column of another table.
-    pub(crate) references: Vec<Reference>,
+    pub(crate) references: Vec<ColumnReference>,
     pub(crate) inserts: Vec<Vec<Cell>>,
     pub(crate) updates: Vec<Vec<Cell>>,
     /// Keys.
@@ -195,7 +198,7 @@ pub(crate) struct PendingTable {
 
 /// A column that refers to a column of another table.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Reference {
+pub(crate) struct ColumnReference {
     pub(crate) column: usize,
     pub(crate) table: String,
     pub(crate) to: String,
@@ -228,7 +231,7 @@ pub(crate) struct GroupReport {
     pub(crate) starts_ns: Vec<u64>,
     /// When it ended.
     pub(crate) ends_ns: Vec<u64>,
-    pub(crate) moved: Moved,
+    pub(crate) moved: MovedRows,
     /// Rows that lost against the centre.
     pub(crate) conflicts: u64,
     /// Rows that the centre did not take.
@@ -289,8 +292,8 @@ pub(crate) fn talk(stream: TcpStream) -> std::io::Result<(Mouth, Ear)> {
     Ok((Mouth(Arc::new(Mutex::new(stream))), ear))
 }
 
-impl Moved {
-    pub(crate) fn add(&mut self, more: Moved) {
+impl MovedRows {
+    pub(crate) fn add(&mut self, more: MovedRows) {
         self.inserts += more.inserts;
         self.updates += more.updates;
         self.deletes += more.deletes;
@@ -299,24 +302,24 @@ impl Moved {
     }
 
     /// Of one operation.
-    pub(crate) fn by(operation: Operation, rows: u64) -> Moved {
-        let mut moved = Moved::default();
+    pub(crate) fn by(operation: TimedOperation, rows: u64) -> MovedRows {
+        let mut moved = MovedRows::default();
         match operation {
-            Operation::Download => moved.upserts = rows,
-            Operation::Update => moved.updates = rows,
-            Operation::Delete => moved.deletes = rows,
-            Operation::Insert => moved.inserts = rows,
-            Operation::Empty | Operation::Upload => {}
+            TimedOperation::Download => moved.upserts = rows,
+            TimedOperation::Update => moved.updates = rows,
+            TimedOperation::Delete => moved.deletes = rows,
+            TimedOperation::Insert => moved.inserts = rows,
+            TimedOperation::Empty | TimedOperation::Upload => {}
         }
         moved
     }
 
     /// The rows that count for an operation: of an upload those that went up, whatever of others
     /// came down with the same sync.
-    pub(crate) fn rows(self, operation: Operation) -> u64 {
+    pub(crate) fn rows(self, operation: TimedOperation) -> u64 {
         let up = self.inserts + self.updates + self.deletes;
         match operation {
-            Operation::Upload => up,
+            TimedOperation::Upload => up,
             _ => up + self.upserts + self.removals,
         }
     }

@@ -30,7 +30,7 @@ pub(crate) struct Guardian {
 
 impl Guardian {
     /// Starts to guard a process and the folder with everything that bench has made.
-    pub(crate) fn of(process: u32, folder: &Path) -> anyhow::Result<Guardian> {
+    pub(crate) fn new(process: u32, folder: &Path) -> anyhow::Result<Guardian> {
         let mut shell = Command::new("sh")
             .args(["-c", SCRIPT, "tidewater-bench-guardian"])
             .arg(process.to_string())

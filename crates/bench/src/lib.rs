@@ -58,9 +58,9 @@ pub use error::BadInput;
 pub use gate::Retry;
 pub use html::{html, live_html};
 pub use live::{
-    Goal, LiveOptions, LivePoint, LiveReport, LiveScenario, Unit, client, live_table, run_live,
+    Goal, LiveBenchOptions, LivePoint, LiveReport, LiveScenario, Unit, client, live_table, run_live,
 };
-pub use options::{Files, Options, Scenario, Supervise, Tracking, Workers};
+pub use options::{FilesPlace, Options, Scenario, Supervise, TrackingSetting, Workers};
 pub use scenario::run;
 pub use supervisor::Watcher;
 pub use table::table;

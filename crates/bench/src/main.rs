@@ -10,8 +10,8 @@ use std::process::ExitCode;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use tidewater_bench::{
-    BadInput, DriveOptions, Files, LiveOptions, LiveScenario, Options, Protocol, Retry, Scenario,
-    Supervise, Tracking, Watcher, Workers,
+    BadInput, DriveOptions, FilesPlace, LiveBenchOptions, LiveScenario, Options, Protocol, Retry,
+    Scenario, Supervise, TrackingSetting, Watcher, Workers,
 };
 use tidewater_carrier::Compression;
 use tidewater_centre::CentreError;
@@ -251,7 +251,7 @@ struct RunArgs {
     paper: bool,
     /// Where remotes have their files: memory, or a folder
     #[arg(long, value_name = "memory|FOLDER", default_value = "memory", value_parser = files)]
-    files: Files,
+    files: FilesPlace,
     /// Remotes of one driver that sync at once [default: all]
     #[arg(long, value_name = "NUMBER")]
     at_once: Option<u32>,
@@ -321,7 +321,7 @@ struct DriveArgs {
     supervisor: String,
     /// Where remotes have their files: memory, or a folder
     #[arg(long, value_name = "memory|FOLDER", default_value = "memory", value_parser = files)]
-    files: Files,
+    files: FilesPlace,
     /// What the supervisor is to call this driver
     #[arg(long)]
     name: Option<String>,
@@ -352,10 +352,10 @@ fn workers(text: &str) -> Result<Workers, String> {
     }
 }
 
-fn files(text: &str) -> Result<Files, String> {
+fn files(text: &str) -> Result<FilesPlace, String> {
     Ok(match text {
-        "memory" => Files::Memory,
-        folder => Files::Folder(folder.into()),
+        "memory" => FilesPlace::Memory,
+        folder => FilesPlace::Folder(folder.into()),
     })
 }
 
@@ -438,8 +438,8 @@ impl RunArgs {
             servers: self.servers,
             connections: self.connections,
             tracking: match self.tracking {
-                TrackingArg::Log => Tracking::Log,
-                TrackingArg::Off => Tracking::Off,
+                TrackingArg::Log => TrackingSetting::Log,
+                TrackingArg::Off => TrackingSetting::Off,
             },
             repeat: self.repeat,
             with_limit: self.with_limit,
@@ -537,7 +537,7 @@ fn run_live(scenario: LiveScenario, args: &LiveArgs) -> Result<CommandOutcome, F
         note: &output::note,
         interrupted: &|| interrupt.is_raised(),
     };
-    let options = LiveOptions {
+    let options = LiveBenchOptions {
         scenario,
         consolidated: args.consolidated.clone(),
         seconds: args.seconds,

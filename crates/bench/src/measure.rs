@@ -4,10 +4,10 @@
 use std::ops::Range;
 
 use crate::driver::employee;
-use crate::fleet::{Fleet, Timed, group};
-use crate::gate::{GroupReport, Moved, Retry, Sync, Task};
-use crate::options::Tracking;
-use crate::report::{Cpu, Distribution, Operation, Phases, Point, Run, RunClock};
+use crate::fleet::{Fleet, TimedStep, group};
+use crate::gate::{GroupReport, MovedRows, Retry, Sync, Task};
+use crate::options::TrackingSetting;
+use crate::report::{Cpu, Distribution, OperationRun, Phases, Point, RunClock, TimedOperation};
 
 /// Below this, the whole milliseconds of the server's history are off by more than a hundredth.
 const COARSE_SECONDS: f64 = 0.2;
@@ -17,26 +17,30 @@ const EMPTY_TIMES: u32 = 5;
 
 /// What is measured at one point.
 #[derive(Clone, Debug)]
-pub(crate) struct Plan {
+pub(crate) struct MeasurePlan {
     pub(crate) point: Point,
     /// Remotes of each set.
     pub(crate) remotes: u32,
     pub(crate) rows: u32,
     pub(crate) sets: u32,
-    pub(crate) operations: Vec<Operation>,
+    pub(crate) operations: Vec<TimedOperation>,
     pub(crate) retry: Retry,
 }
 
 /// Runs a plan once.
-pub(crate) fn measure(fleet: &mut Fleet<'_>, plan: &Plan, repeat: u32) -> anyhow::Result<Vec<Run>> {
+pub(crate) fn measure(
+    fleet: &mut Fleet<'_>,
+    plan: &MeasurePlan,
+    repeat: u32,
+) -> anyhow::Result<Vec<OperationRun>> {
     fleet.remotes(plan.remotes * plan.sets)?;
     aim(fleet, plan.remotes * plan.sets)?;
-    let mut sums: Vec<Sum> = plan.operations.iter().map(|&it| Sum::of(it)).collect();
+    let mut sums: Vec<Sum> = plan.operations.iter().map(|&it| Sum::new(it)).collect();
     for set in 0..plan.sets {
         let first = set * plan.remotes;
         for sum in &mut sums {
             let times = match (sum.operation, fleet.settings().way) {
-                (Operation::Empty, Some(_)) => EMPTY_TIMES,
+                (TimedOperation::Empty, Some(_)) => EMPTY_TIMES,
                 _ => 1,
             };
             for _ in 0..times {
@@ -63,10 +67,10 @@ fn aim(fleet: &mut Fleet<'_>, remotes: u32) -> anyhow::Result<()> {
 /// One operation of one set of remotes.
 fn one(
     fleet: &mut Fleet<'_>,
-    plan: &Plan,
+    plan: &MeasurePlan,
     first: u32,
-    operation: Operation,
-) -> anyhow::Result<Timed> {
+    operation: TimedOperation,
+) -> anyhow::Result<TimedStep> {
     let remotes = first..first + plan.remotes;
     edit(fleet, &[(remotes.clone(), plan.rows)], operation)?;
     let sync = Task::Sync(sync(fleet, operation, plan.rows, plan.retry));
@@ -82,16 +86,16 @@ fn one(
 pub(crate) fn check(
     fleet: &mut Fleet<'_>,
     remotes: &[(Range<u32>, u32)],
-    operation: Operation,
+    operation: TimedOperation,
 ) -> anyhow::Result<()> {
     let rows = remotes
         .iter()
         .map(|(remotes, rows)| remotes.len() as u64 * u64::from(*rows));
     let (expected, which) = match operation {
-        Operation::Update => (rows.sum(), "purchase WHERE cost > 123456790"),
-        Operation::Delete => (0, "purchase"),
-        Operation::Insert | Operation::Download => (rows.sum(), "purchase"),
-        Operation::Empty | Operation::Upload => return Ok(()),
+        TimedOperation::Update => (rows.sum(), "purchase WHERE cost > 123456790"),
+        TimedOperation::Delete => (0, "purchase"),
+        TimedOperation::Insert | TimedOperation::Download => (rows.sum(), "purchase"),
+        TimedOperation::Empty | TimedOperation::Upload => return Ok(()),
     };
     let found = fleet.base.count(which)?;
     anyhow::ensure!(
@@ -106,18 +110,18 @@ pub(crate) fn check(
 pub(crate) fn edit(
     fleet: &mut Fleet<'_>,
     remotes: &[(Range<u32>, u32)],
-    operation: Operation,
+    operation: TimedOperation,
 ) -> anyhow::Result<()> {
     match operation {
-        Operation::Download => {
+        TimedOperation::Download => {
             for (remotes, rows) in remotes {
                 let employees = employee(remotes.start)..employee(remotes.end);
                 fleet.base.insert(employees, *rows)?;
             }
             fleet.base.settle()
         }
-        Operation::Empty | Operation::Upload => Ok(()),
-        Operation::Update | Operation::Delete | Operation::Insert => {
+        TimedOperation::Empty | TimedOperation::Upload => Ok(()),
+        TimedOperation::Update | TimedOperation::Delete | TimedOperation::Insert => {
             let groups = remotes.iter().map(|(remotes, rows)| {
                 let rows = *rows;
                 group(remotes.clone(), Task::Edit { operation, rows })
@@ -129,15 +133,15 @@ pub(crate) fn edit(
 }
 
 /// A timed sync.
-pub(crate) fn sync(fleet: &Fleet<'_>, operation: Operation, rows: u32, retry: Retry) -> Sync {
-    let is_upload = !matches!(operation, Operation::Download | Operation::Empty);
+pub(crate) fn sync(fleet: &Fleet<'_>, operation: TimedOperation, rows: u32, retry: Retry) -> Sync {
+    let is_upload = !matches!(operation, TimedOperation::Download | TimedOperation::Empty);
     Sync {
         // What went up would come down again: partitions are sent whole.
-        upload_only: is_upload && fleet.settings().tracking == Tracking::Off,
+        upload_only: is_upload && fleet.settings().tracking == TrackingSetting::Off,
         retry,
         compression: compression(fleet),
         afresh: is_afresh(fleet),
-        expected: Some(Moved::by(operation, u64::from(rows))),
+        expected: Some(MovedRows::by(operation, u64::from(rows))),
         ..Sync::default()
     }
 }
@@ -155,8 +159,8 @@ fn is_afresh(fleet: &Fleet<'_>) -> bool {
 }
 
 /// Undoes what a set of remotes has left.
-fn undo(fleet: &mut Fleet<'_>, plan: &Plan, first: u32) -> anyhow::Result<()> {
-    let has_rows = |operation: &Operation| *operation != Operation::Empty;
+fn undo(fleet: &mut Fleet<'_>, plan: &MeasurePlan, first: u32) -> anyhow::Result<()> {
+    let has_rows = |operation: &TimedOperation| *operation != TimedOperation::Empty;
     if !plan.operations.iter().any(has_rows) {
         return Ok(());
     }
@@ -171,9 +175,9 @@ pub(crate) fn clear(fleet: &mut Fleet<'_>, remotes: &[(Range<u32>, u32)]) -> any
         let sync = Sync {
             home: fleet.settings().way.is_none(),
             compression: compression(fleet),
-            expected: Some(Moved {
+            expected: Some(MovedRows {
                 removals: u64::from(*rows),
-                ..Moved::default()
+                ..MovedRows::default()
             }),
             ..Sync::default()
         };
@@ -187,7 +191,7 @@ pub(crate) fn clear(fleet: &mut Fleet<'_>, remotes: &[(Range<u32>, u32)]) -> any
 
 /// One operation over all sets.
 pub(crate) struct Sum {
-    pub(crate) operation: Operation,
+    pub(crate) operation: TimedOperation,
     sets: u64,
     report: GroupReport,
     driver_seconds: f64,
@@ -197,7 +201,7 @@ pub(crate) struct Sum {
 }
 
 impl Sum {
-    pub(crate) fn of(operation: Operation) -> Sum {
+    pub(crate) fn new(operation: TimedOperation) -> Sum {
         Sum {
             operation,
             sets: 0,
@@ -213,7 +217,7 @@ impl Sum {
     }
 
     /// Adds one group of a step. Processor time is that of the whole step.
-    pub(crate) fn add(&mut self, timed: &Timed, group: usize) {
+    pub(crate) fn add(&mut self, timed: &TimedStep, group: usize) {
         self.sets += 1;
         self.driver_seconds += timed.spans.get(group).copied().unwrap_or(0.0);
         let history = self.history_seconds.zip(timed.history_span);
@@ -228,7 +232,7 @@ impl Sum {
         }
     }
 
-    pub(crate) fn run(self, fleet: &Fleet<'_>, plan: &Plan, repeat: u32) -> Run {
+    pub(crate) fn run(self, fleet: &Fleet<'_>, plan: &MeasurePlan, repeat: u32) -> OperationRun {
         let report = self.report;
         let syncs = report.starts_ns.len() as u64;
         let rows = report.moved.rows(self.operation);
@@ -248,8 +252,8 @@ impl Sum {
         let times = report.starts_ns.iter().zip(&report.ends_ns);
         let times = times.map(|(start, end)| end.saturating_sub(*start) as f64 / 1e9);
         let settings = fleet.settings();
-        let is_empty = self.operation == Operation::Empty;
-        Run {
+        let is_empty = self.operation == TimedOperation::Empty;
+        OperationRun {
             operation: self.operation,
             point: plan.point.clone(),
             repeat: u64::from(repeat),
@@ -270,7 +274,7 @@ impl Sum {
             history_seconds: self.history_seconds,
             rows_per_second: rate(rows),
             syncs_per_second: rate(syncs),
-            remote_seconds: Distribution::of(times.collect()),
+            remote_seconds: Distribution::from_values(times.collect()),
             cpu_seconds: self.cpu,
             server_peak_bytes: self.peak,
             retries: report.retries,

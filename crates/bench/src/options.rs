@@ -67,7 +67,7 @@ impl Scenario {
 
 /// Change tracking in the centre.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Tracking {
+pub enum TrackingSetting {
     /// Downloads send what has changed.
     #[default]
     Log,
@@ -76,12 +76,12 @@ pub enum Tracking {
     Off,
 }
 
-impl Tracking {
+impl TrackingSetting {
     /// Its name in the configuration.
     pub fn name(self) -> &'static str {
         match self {
-            Tracking::Log => "log",
-            Tracking::Off => "off",
+            TrackingSetting::Log => "log",
+            TrackingSetting::Off => "off",
         }
     }
 }
@@ -107,7 +107,7 @@ impl std::fmt::Display for Workers {
 
 /// Where the drivers' remotes have their files.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum Files {
+pub enum FilesPlace {
     /// In a temporary folder in memory, where the system has one.
     #[default]
     Memory,
@@ -139,7 +139,7 @@ pub struct Options {
     /// The limit of connections; no limit by default.
     pub connections: Option<u32>,
     /// Change tracking in the centre.
-    pub tracking: Tracking,
+    pub tracking: TrackingSetting,
     /// How often each point is measured.
     pub repeat: u32,
     /// Whether to measure the databases alone too.
@@ -149,7 +149,7 @@ pub struct Options {
     /// Leaves the tables in the database.
     pub keep: bool,
     /// Where remotes have their files.
-    pub files: Files,
+    pub files: FilesPlace,
     /// Remotes of a driver that sync at once; all by default.
     pub at_once: Option<u32>,
     /// Whether remotes keep their files open between syncs.
@@ -199,12 +199,12 @@ impl Options {
             drivers: None,
             servers: 1,
             connections: None,
-            tracking: Tracking::default(),
+            tracking: TrackingSetting::default(),
             repeat: 1,
             with_limit: false,
             paper: false,
             keep: false,
-            files: Files::default(),
+            files: FilesPlace::default(),
             at_once: None,
             keep_open: false,
             seconds: None,

@@ -11,12 +11,12 @@ use rusqlite::types::ValueRef;
 use rusqlite::{Connection, OpenFlags, Row, params_from_iter};
 
 use crate::error::BadInput;
-use crate::gate::{Cell, PendingTable, Reference};
+use crate::gate::{Cell, ColumnReference, PendingTable};
 use crate::options::Options;
 use crate::sql_name::quoted;
 
 /// See the module.
-pub(crate) struct Own {
+pub(crate) struct OwnDatabase {
     configuration: toml::Table,
     pub(crate) user: String,
     pub(crate) publications: Vec<String>,
@@ -24,8 +24,8 @@ pub(crate) struct Own {
     pub(crate) pending: Vec<PendingTable>,
 }
 
-impl Own {
-    pub(crate) fn read(options: &Options) -> anyhow::Result<Own> {
+impl OwnDatabase {
+    pub(crate) fn read(options: &Options) -> anyhow::Result<OwnDatabase> {
         let missing =
             |what: &str, hint: &str| BadInput::error(format!("{what} is not named"), hint);
         let config = options.config.as_ref();
@@ -101,7 +101,7 @@ impl File {
         Ok(File(connection))
     }
 
-    fn read(&self, configuration: toml::Table) -> anyhow::Result<Own> {
+    fn read(&self, configuration: toml::Table) -> anyhow::Result<OwnDatabase> {
         let publications = "SELECT publication FROM tidewater_subscription ORDER BY id";
         let parameters = "SELECT DISTINCT name, value FROM tidewater_parameter ORDER BY name";
         let user = self.all("SELECT user FROM tidewater_state", |row| row.get(0))?;
@@ -116,7 +116,7 @@ impl File {
                 pending.push(table);
             }
         }
-        Ok(Own {
+        Ok(OwnDatabase {
             configuration,
             user: user.into_iter().next().context("it has no user")?,
             publications: self.all(publications, |row| row.get(0))?,
@@ -160,7 +160,7 @@ impl File {
             let column = position(&from);
             Ok(column
                 .zip(to)
-                .map(|(column, to)| Reference { column, table, to }))
+                .map(|(column, to)| ColumnReference { column, table, to }))
         };
         let mut table = PendingTable {
             name: name.to_owned(),
@@ -241,12 +241,12 @@ fn cell(value: ValueRef<'_>) -> Cell {
 
 /// What is pending, as one of many remotes has it: inserted rows have keys of their own, and
 /// whatever refers to them follows.
-pub(crate) struct Multiplied {
+pub(crate) struct MultipliedChanges {
     /// By table and column, what a value of an inserted key has become.
     renamed: HashMap<(String, String), HashMap<String, Cell>>,
 }
 
-impl Multiplied {
+impl MultipliedChanges {
     /// The same for the remote with this number, one of so many, in a file that has what earlier runs
     /// have left in the centre: with the first keys that the file has not, and that no other remote
     /// of the run takes.
@@ -255,10 +255,10 @@ impl Multiplied {
         file: &Connection,
         number: u32,
         remotes: u32,
-    ) -> rusqlite::Result<Multiplied> {
+    ) -> rusqlite::Result<MultipliedChanges> {
         let mut number = number;
         loop {
-            let multiplied = Multiplied::new(tables, number);
+            let multiplied = MultipliedChanges::new(tables, number);
             if !multiplied.meets_rows(tables, file)? {
                 return Ok(multiplied);
             }
@@ -269,7 +269,7 @@ impl Multiplied {
         }
     }
 
-    pub(crate) fn new(tables: &[PendingTable], number: u32) -> Multiplied {
+    pub(crate) fn new(tables: &[PendingTable], number: u32) -> MultipliedChanges {
         let mut renamed = HashMap::new();
         for table in tables.iter().filter(|_| number > 0) {
             let Some(column) = own_column(table) else {
@@ -289,7 +289,7 @@ impl Multiplied {
             let key = (table.name.clone(), table.columns[column].clone());
             renamed.insert(key, values.collect());
         }
-        Multiplied { renamed }
+        MultipliedChanges { renamed }
     }
 
     /// Whether a file has a row already under a key that is made for it.
@@ -401,7 +401,7 @@ mod tests {
             vec![vec![Cell::Integer(11), Cell::Integer(1), Cell::Integer(11)]],
         );
         lines.key = vec![0, 1];
-        lines.references = vec![Reference {
+        lines.references = vec![ColumnReference {
             column: 0,
             table: "order".into(),
             to: "id".into(),
@@ -423,7 +423,7 @@ mod tests {
         )
         .unwrap();
         let keys = |number| {
-            let multiplied = Multiplied::in_file(&tables, &file, number, 2).unwrap();
+            let multiplied = MultipliedChanges::in_file(&tables, &file, number, 2).unwrap();
             let rows = tables[0].inserts.iter();
             let rows = rows.map(|row| multiplied.insert(&tables[0], row)[0].clone());
             rows.collect::<Vec<Cell>>()
@@ -440,12 +440,12 @@ mod tests {
     #[test]
     fn inserted_rows_have_keys_of_their_own_and_children_follow() {
         let tables = orders();
-        let first = Multiplied::new(&tables, 0);
+        let first = MultipliedChanges::new(&tables, 0);
         assert_eq!(
             first.insert(&tables[0], &tables[0].inserts[0]),
             [Cell::Integer(10)]
         );
-        let third = Multiplied::new(&tables, 2);
+        let third = MultipliedChanges::new(&tables, 2);
         assert_eq!(
             third.insert(&tables[0], &tables[0].inserts[0]),
             [Cell::Integer(16)]

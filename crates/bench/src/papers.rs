@@ -3,7 +3,7 @@
 //! Owns the figures, under which conditions they were measured, and which scenario repeats them.
 //! Nothing here is of ours.
 
-use crate::report::{Median, Operation, Report};
+use crate::report::{Median, ScenarioReport, TimedOperation};
 
 /// A publication, and what it was measured on.
 #[derive(Debug, PartialEq, Eq)]
@@ -19,7 +19,7 @@ pub(crate) struct Figure {
     pub(crate) paper: &'static Paper,
     /// The scenario that repeats it.
     pub(crate) scenario: &'static str,
-    pub(crate) operation: Operation,
+    pub(crate) operation: TimedOperation,
     /// What was done.
     pub(crate) conditions: &'static str,
     pub(crate) seconds: f64,
@@ -35,7 +35,7 @@ pub(crate) struct Ratio {
     /// What by what.
     pub(crate) what: &'static str,
     /// None: all four operations added up.
-    pub(crate) operation: Option<Operation>,
+    pub(crate) operation: Option<TimedOperation>,
     /// The two published times.
     pub(crate) seconds: (f64, f64),
     pub(crate) kind: RatioKind,
@@ -68,7 +68,7 @@ static MERGE_REPLICATION: Paper = Paper {
     machine: "eight servers",
 };
 
-const fn scaled(operation: Operation, seconds: f64) -> Figure {
+const fn scaled(operation: TimedOperation, seconds: f64) -> Figure {
     Figure {
         paper: &MOBILINK_12,
         scenario: "remotes",
@@ -79,7 +79,7 @@ const fn scaled(operation: Operation, seconds: f64) -> Figure {
     }
 }
 
-const fn older(operation: Operation, seconds: f64) -> Figure {
+const fn older(operation: TimedOperation, seconds: f64) -> Figure {
     Figure {
         paper: &MOBILINK_9,
         scenario: "remotes",
@@ -91,25 +91,25 @@ const fn older(operation: Operation, seconds: f64) -> Figure {
 }
 
 static FIGURES: [Figure; 9] = [
-    scaled(Operation::Download, 21.3),
-    scaled(Operation::Update, 88.1),
-    scaled(Operation::Delete, 57.8),
-    scaled(Operation::Insert, 33.2),
-    older(Operation::Download, 644.0),
-    older(Operation::Update, 2_072.0),
-    older(Operation::Delete, 1_116.0),
-    older(Operation::Insert, 773.0),
+    scaled(TimedOperation::Download, 21.3),
+    scaled(TimedOperation::Update, 88.1),
+    scaled(TimedOperation::Delete, 57.8),
+    scaled(TimedOperation::Insert, 33.2),
+    older(TimedOperation::Download, 644.0),
+    older(TimedOperation::Update, 2_072.0),
+    older(TimedOperation::Delete, 1_116.0),
+    older(TimedOperation::Insert, 773.0),
     Figure {
         paper: &MERGE_REPLICATION,
         scenario: "merge",
-        operation: Operation::Update,
+        operation: TimedOperation::Update,
         conditions: "1,200 subscribers that update rows of their own; 20,976,000 rows an hour",
         seconds: 3_600.0,
         rows: Some(20_976_000.0),
     },
 ];
 
-const fn sized(operation: Operation, small: f64, large: f64) -> Ratio {
+const fn sized(operation: TimedOperation, small: f64, large: f64) -> Ratio {
     Ratio {
         paper: &MOBILINK_12,
         scenario: "size",
@@ -122,10 +122,10 @@ const fn sized(operation: Operation, small: f64, large: f64) -> Ratio {
 }
 
 static RATIOS: [Ratio; 5] = [
-    sized(Operation::Download, 70.7, 13.6),
-    sized(Operation::Update, 360.5, 88.4),
-    sized(Operation::Delete, 458.7, 58.3),
-    sized(Operation::Insert, 321.8, 36.4),
+    sized(TimedOperation::Download, 70.7, 13.6),
+    sized(TimedOperation::Update, 360.5, 88.4),
+    sized(TimedOperation::Delete, 458.7, 58.3),
+    sized(TimedOperation::Insert, 321.8, 36.4),
     Ratio {
         paper: &MOBILINK_12,
         scenario: "retry",
@@ -151,7 +151,7 @@ impl Ratio {
     }
 
     /// The same of a report; none if it has not measured both.
-    pub(crate) fn here(&self, report: &Report) -> Option<f64> {
+    pub(crate) fn here(&self, report: &ScenarioReport) -> Option<f64> {
         match self.kind {
             RatioKind::SmallByLarge => {
                 let rate = |rows: f64| {
@@ -173,7 +173,7 @@ impl Ratio {
 }
 
 /// The least sum of the operations' times over the points with such a limit.
-fn sum(report: &Report, has: impl Fn(Option<u64>) -> bool) -> Option<f64> {
+fn sum(report: &ScenarioReport, has: impl Fn(Option<u64>) -> bool) -> Option<f64> {
     let runs = report.runs.iter().filter(|run| has(run.connections));
     let labels: Vec<&str> = runs.map(|run| run.point.label.as_str()).collect();
     let sums = labels.into_iter().map(|label| {

@@ -26,7 +26,7 @@ struct Stat {
 }
 
 impl Stat {
-    fn of(process: &str) -> Option<Stat> {
+    fn read(process: &str) -> Option<Stat> {
         let text = fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
         // The second field is the program's name in parentheses, and may hold anything.
         let (before, after) = text.rsplit_once(')')?;
@@ -47,28 +47,28 @@ fn seconds(ticks: u64) -> f64 {
 
 /// Processor time of a process so far, user and system.
 pub(crate) fn cpu_seconds(process: u32) -> Option<f64> {
-    Some(seconds(Stat::of(&process.to_string())?.own))
+    Some(seconds(Stat::read(&process.to_string())?.own))
 }
 
 /// Processor time of this process so far.
 pub(crate) fn own_cpu_seconds() -> f64 {
-    Stat::of("self").map_or(0.0, |stat| seconds(stat.own))
+    Stat::read("self").map_or(0.0, |stat| seconds(stat.own))
 }
 
 /// The first process of the PostgreSQL that one of its sessions belongs to; none if there is no
 /// such process here.
 pub(crate) fn postmaster(session: u32) -> Option<u32> {
-    let stat = Stat::of(&session.to_string())?;
+    let stat = Stat::read(&session.to_string())?;
     stat.name.starts_with("postgres").then_some(stat.parent)
 }
 
 /// Processor time of a process, of its children, and of those that it had: whoever is waited for
 /// between two looks is among the latter.
 pub(crate) fn family_cpu_seconds(process: u32) -> Option<f64> {
-    let parent = Stat::of(&process.to_string())?;
+    let parent = Stat::read(&process.to_string())?;
     let mut ticks = parent.own + parent.ended_children;
     for child in children(process) {
-        ticks += Stat::of(&child.to_string()).map_or(0, |stat| stat.own);
+        ticks += Stat::read(&child.to_string()).map_or(0, |stat| stat.own);
     }
     Some(seconds(ticks))
 }
@@ -76,7 +76,7 @@ pub(crate) fn family_cpu_seconds(process: u32) -> Option<f64> {
 /// The children of a process.
 pub(crate) fn children(process: u32) -> Vec<u32> {
     numbers_in("/proc")
-        .filter(|child| Stat::of(&child.to_string()).is_some_and(|stat| stat.parent == process))
+        .filter(|child| Stat::read(&child.to_string()).is_some_and(|stat| stat.parent == process))
         .collect()
 }
 

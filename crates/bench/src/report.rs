@@ -9,15 +9,15 @@ use crate::spread::{Spread, percentile};
 
 /// One scenario, run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Report {
+pub struct ScenarioReport {
     /// Its name, as on the command line.
     pub scenario: String,
     /// What the scenario varies, as the title of an axis: `remotes`, `workers`, `rows a sync`.
     pub varied: String,
     /// Where it ran.
-    pub machine: Machine,
+    pub machine: MachineReport,
     /// Every timed run of one operation, in the order in which they ran.
-    pub runs: Vec<Run>,
+    pub runs: Vec<OperationRun>,
     /// The medians of the repeats, in the order in which the points were first run.
     pub medians: Vec<Median>,
     /// What the databases do alone, where that was asked.
@@ -28,7 +28,7 @@ pub struct Report {
 
 /// The machine of the server, and the parts that ran.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Machine {
+pub struct MachineReport {
     /// The processor's name.
     pub processor: String,
     /// Cores that the supervisor may use.
@@ -57,7 +57,7 @@ pub struct Machine {
 /// What the remotes of a run did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Operation {
+pub enum TimedOperation {
     /// Rows that are new in the centre come down.
     Download,
     /// Changed rows go up, with conflict detection.
@@ -72,24 +72,24 @@ pub enum Operation {
     Upload,
 }
 
-impl Operation {
+impl TimedOperation {
     /// The four timed syncs, in the order in which the database ends as it began.
-    pub(crate) const TIMED: [Operation; 4] = [
-        Operation::Download,
-        Operation::Update,
-        Operation::Delete,
-        Operation::Insert,
+    pub(crate) const TIMED: [TimedOperation; 4] = [
+        TimedOperation::Download,
+        TimedOperation::Update,
+        TimedOperation::Delete,
+        TimedOperation::Insert,
     ];
 
     /// Its name in JSON.
     pub fn name(self) -> &'static str {
         match self {
-            Operation::Download => "download",
-            Operation::Update => "update",
-            Operation::Delete => "delete",
-            Operation::Insert => "insert",
-            Operation::Empty => "empty",
-            Operation::Upload => "upload",
+            TimedOperation::Download => "download",
+            TimedOperation::Update => "update",
+            TimedOperation::Delete => "delete",
+            TimedOperation::Insert => "insert",
+            TimedOperation::Empty => "empty",
+            TimedOperation::Upload => "upload",
         }
     }
 }
@@ -110,9 +110,9 @@ pub struct Point {
 
 /// One operation of all remotes, over all sets.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Run {
+pub struct OperationRun {
     /// What was done.
-    pub operation: Operation,
+    pub operation: TimedOperation,
     /// Where it lies on the axis of what varies.
     pub point: Point,
     /// Which repeat, from 0.
@@ -196,7 +196,7 @@ pub struct Distribution {
 
 impl Distribution {
     /// Of some values.
-    pub fn of(mut values: Vec<f64>) -> Distribution {
+    pub fn from_values(mut values: Vec<f64>) -> Distribution {
         values.sort_by(f64::total_cmp);
         Distribution {
             min: percentile(&values, 0.0),
@@ -270,7 +270,7 @@ impl Phases {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Median {
     /// What was done.
-    pub operation: Operation,
+    pub operation: TimedOperation,
     /// Where it lies on the axis of what varies.
     pub point: Point,
     /// How often it was run.
@@ -285,12 +285,12 @@ pub struct Median {
     pub cpu_us_per_sync: Spread,
     /// By the point that it is compared with, where there is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub against: Option<Against>,
+    pub against: Option<PointComparison>,
 }
 
 /// A point by another one of the same run, repeat by repeat.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Against {
+pub struct PointComparison {
     /// The other one's label.
     pub label: String,
     /// Total server time.
@@ -303,7 +303,7 @@ pub struct Against {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Limit {
     /// What was done.
-    pub operation: Operation,
+    pub operation: TimedOperation,
     /// Rows of each sync that was imitated.
     pub rows_per_sync: u64,
     /// The consolidated database alone.
@@ -316,35 +316,39 @@ pub struct Limit {
     pub share: Option<f64>,
 }
 
-impl Report {
+impl ScenarioReport {
     /// Makes the medians from the runs.
     pub fn summarize(&mut self) {
         let mut medians: Vec<Median> = Vec::new();
         for run in &self.runs {
             let is_known = |it: &Median| it.operation == run.operation && it.point == run.point;
             if !medians.iter().any(is_known) {
-                medians.push(Median::of(run.operation, &run.point, &self.runs));
+                medians.push(Median::for_point(run.operation, &run.point, &self.runs));
             }
         }
         self.medians = medians;
     }
 }
 
-impl Against {
-    fn of(operation: Operation, point: &Point, runs: &[Run]) -> Option<Against> {
+impl PointComparison {
+    fn for_point(
+        operation: TimedOperation,
+        point: &Point,
+        runs: &[OperationRun],
+    ) -> Option<PointComparison> {
         let label = point.against.clone()?;
         let of_operation = || runs.iter().filter(|run| run.operation == operation);
         let pairs = of_operation().filter(|run| run.point == *point);
         let pairs = pairs.filter_map(|run| {
-            let is_other = |it: &&Run| it.repeat == run.repeat && it.point.label == label;
+            let is_other = |it: &&OperationRun| it.repeat == run.repeat && it.point.label == label;
             Some((run, of_operation().find(is_other)?))
         });
-        let pairs: Vec<(&Run, &Run)> = pairs.collect();
-        let spread = |value: fn(&Run) -> f64| {
+        let pairs: Vec<(&OperationRun, &OperationRun)> = pairs.collect();
+        let spread = |value: fn(&OperationRun) -> f64| {
             let ratios = pairs.iter().map(|(run, other)| value(run) / value(other));
-            Spread::of(ratios.filter(|it| it.is_finite()).collect())
+            Spread::from_values(ratios.filter(|it| it.is_finite()).collect())
         };
-        Some(Against {
+        Some(PointComparison {
             server_seconds: spread(|run| run.server_seconds),
             bytes: spread(|run| (run.bytes_sent + run.bytes_received) as f64),
             label,
@@ -353,12 +357,13 @@ impl Against {
 }
 
 impl Median {
-    fn of(operation: Operation, point: &Point, runs: &[Run]) -> Median {
-        let against = Against::of(operation, point, runs);
-        let ours = |run: &&Run| run.operation == operation && run.point == *point;
-        let runs: Vec<&Run> = runs.iter().filter(ours).collect();
-        let spread =
-            |value: fn(&Run) -> f64| Spread::of(runs.iter().map(|run| value(run)).collect());
+    fn for_point(operation: TimedOperation, point: &Point, runs: &[OperationRun]) -> Median {
+        let against = PointComparison::for_point(operation, point, runs);
+        let ours = |run: &&OperationRun| run.operation == operation && run.point == *point;
+        let runs: Vec<&OperationRun> = runs.iter().filter(ours).collect();
+        let spread = |value: fn(&OperationRun) -> f64| {
+            Spread::from_values(runs.iter().map(|run| value(run)).collect())
+        };
         Median {
             operation,
             point: point.clone(),

@@ -11,10 +11,10 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail};
 
 use crate::guardian::Guardian;
-use crate::options::{Tracking, Workers};
+use crate::options::{TrackingSetting, Workers};
 use crate::processes;
 use crate::program::tidewater;
-use crate::way::Way;
+use crate::way::ConnectionWay;
 
 /// What remotes subscribe to.
 pub(crate) const PUBLICATION: &str = "bench";
@@ -27,7 +27,7 @@ const PORT_DEADLINE: Duration = Duration::from_secs(10);
 /// What of the configuration scenarios vary.
 #[derive(Clone, Debug)]
 pub(crate) struct Settings {
-    pub(crate) tracking: Tracking,
+    pub(crate) tracking: TrackingSetting,
     pub(crate) workers: Workers,
     /// As many as there are remotes, and some more, if it does not say.
     pub(crate) connections: Option<u32>,
@@ -36,7 +36,7 @@ pub(crate) struct Settings {
     /// Cores that server and database may use.
     pub(crate) cpus: Option<u32>,
     /// What carries connections: TCP as it is, if it does not say.
-    pub(crate) way: Option<Way>,
+    pub(crate) way: Option<ConnectionWay>,
 }
 
 impl Settings {
@@ -89,7 +89,7 @@ impl Settings {
 }
 
 /// What the configuration says of a way.
-fn of_way(way: Way, folder: &Path) -> String {
+fn of_way(way: ConnectionWay, folder: &Path) -> String {
     let path = |path: PathBuf| toml::Value::from(path.to_string_lossy().as_ref()).to_string();
     let mut config = format!("compression = \"{}\"\n", way.compression);
     if let Some(key) = way.protocol.key() {
@@ -154,7 +154,7 @@ impl ServerProcess {
             .stderr(File::create(log)?)
             .spawn()
             .context("cannot start a server")?;
-        let guardian = Guardian::of(child.id(), folder);
+        let guardian = Guardian::new(child.id(), folder);
         let stdout = child.stdout.take().context("the server has no output")?;
         let mut stdout = BufReader::new(stdout);
         let mut line = String::new();
@@ -234,7 +234,7 @@ mod tests {
     #[test]
     fn the_configuration_says_what_was_asked_for() {
         let mut settings = Settings {
-            tracking: Tracking::Off,
+            tracking: TrackingSetting::Off,
             workers: Workers::Fixed(7),
             connections: Some(1_024),
             remotes: 10,

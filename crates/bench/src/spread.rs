@@ -15,7 +15,7 @@ pub struct Spread {
 
 impl Spread {
     /// Of some values; of none, all is zero.
-    pub fn of(mut values: Vec<f64>) -> Spread {
+    pub fn from_values(mut values: Vec<f64>) -> Spread {
         values.sort_by(f64::total_cmp);
         let (Some(&min), Some(&max)) = (values.first(), values.last()) else {
             return Spread::default();
@@ -58,10 +58,10 @@ mod tests {
 
     #[test]
     fn the_median_of_an_even_number_lies_between() {
-        let spread = Spread::of(vec![4.0, 1.0, 2.0, 3.0]);
+        let spread = Spread::from_values(vec![4.0, 1.0, 2.0, 3.0]);
         assert_eq!((spread.median, spread.min, spread.max), (2.5, 1.0, 4.0));
         assert_eq!(spread.noise(), 1.2);
-        assert_eq!(Spread::of(vec![]), Spread::default());
+        assert_eq!(Spread::from_values(vec![]), Spread::default());
     }
 
     #[test]

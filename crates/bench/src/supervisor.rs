@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail};
 
 use crate::error::BadInput;
-use crate::gate::{Ear, Mouth, Setup, Step, StepReport, ToDriver, ToSupervisor, VERSION, talk};
+use crate::gate::{Ear, GateStep, Mouth, Setup, StepReport, ToDriver, ToSupervisor, VERSION, talk};
 use crate::processes::GLANCE;
 use crate::program::own_program;
 use crate::server::last_words;
@@ -48,7 +48,7 @@ pub(crate) struct Drivers {
 struct Driver {
     name: String,
     mouth: Mouth,
-    started: Option<Started>,
+    started: Option<DriverProcess>,
     heard: Instant,
 }
 
@@ -111,7 +111,7 @@ impl Entrance {
                 .stderr(File::create(&log)?)
                 .spawn()
                 .context("cannot start a driver")?;
-            children.0.push(Some(Started { child, log }));
+            children.0.push(Some(DriverProcess { child, log }));
         }
         let until = Instant::now() + FIRST_WORD;
         self.admit(count, children, setup, watcher, Some(until))
@@ -206,10 +206,10 @@ fn listen(number: usize, mut ear: Ear, events: Sender<(usize, Event)>) {
 }
 
 /// Drivers of this machine that are not at the gate yet; they end with it.
-struct Children(Vec<Option<Started>>);
+struct Children(Vec<Option<DriverProcess>>);
 
 /// A driver of this machine.
-struct Started {
+struct DriverProcess {
     child: Child,
     /// What it says when it dies.
     log: PathBuf,
@@ -231,7 +231,7 @@ impl Children {
         Ok(())
     }
 
-    fn take(&mut self, name: &str) -> Option<Started> {
+    fn take(&mut self, name: &str) -> Option<DriverProcess> {
         let number: usize = name.strip_prefix("driver ")?.parse().ok()?;
         self.0.get_mut(number.checked_sub(1)?)?.take()
     }
@@ -264,7 +264,7 @@ impl Drivers {
     /// Leads all drivers through a step.
     pub(crate) fn step(
         &mut self,
-        step: &Step,
+        step: &GateStep,
         between: &mut dyn Between,
         watcher: &Watcher<'_>,
     ) -> anyhow::Result<Vec<StepReport>> {
@@ -362,7 +362,7 @@ impl Drop for Drivers {
         for driver in &mut self.drivers {
             // Without a goodbye, a driver takes this for the supervisor's end, and ends too.
             driver.mouth.hang_up();
-            if let Some(Started { child, .. }) = &mut driver.started {
+            if let Some(DriverProcess { child, .. }) = &mut driver.started {
                 let _ = child.kill();
                 let _ = child.wait();
             }

@@ -2,11 +2,11 @@
 
 use std::fmt::Write;
 
-use crate::report::{Median, Operation, Report, Run};
+use crate::report::{Median, OperationRun, ScenarioReport, TimedOperation};
 use crate::spread::Spread;
 
 /// The report as tables: the medians, what the databases do alone, and what to know.
-pub fn table(report: &Report) -> String {
+pub fn table(report: &ScenarioReport) -> String {
     let mut out = String::new();
     let machine = &report.machine;
     let _ = writeln!(
@@ -36,7 +36,7 @@ pub fn table(report: &Report) -> String {
 }
 
 /// The medians, under a line of titles.
-pub(crate) fn medians(report: &Report) -> Vec<Vec<String>> {
+pub(crate) fn medians(report: &ScenarioReport) -> Vec<Vec<String>> {
     let titles = [
         &report.varied,
         "operation",
@@ -62,13 +62,14 @@ pub(crate) fn medians(report: &Report) -> Vec<Vec<String>> {
     }
     // Bench's own rows meet nobody else's.
     let runs = &report.runs;
-    if runs.iter().any(|it| it.operation == Operation::Upload) {
+    if runs.iter().any(|it| it.operation == TimedOperation::Upload) {
         lines[0].extend(["conflicts", "refused"].map(str::to_owned));
         for (line, median) in lines[1..].iter_mut().zip(&report.medians) {
             let ours = runs.iter();
             let ours =
                 ours.filter(|it| it.operation == median.operation && it.point == median.point);
-            let sum = |count: fn(&Run) -> u64| ours.clone().map(count).sum::<u64>().to_string();
+            let sum =
+                |count: fn(&OperationRun) -> u64| ours.clone().map(count).sum::<u64>().to_string();
             line.extend([sum(|it| it.conflicts), sum(|it| it.refused)]);
         }
     }
@@ -92,14 +93,14 @@ pub(crate) fn medians(report: &Report) -> Vec<Vec<String>> {
     lines
 }
 
-fn line(report: &Report, median: &Median) -> Vec<String> {
+fn line(report: &ScenarioReport, median: &Median) -> Vec<String> {
     let ours = report
         .runs
         .iter()
         .filter(|run| run.operation == median.operation && run.point == median.point);
     let runs: Vec<_> = ours.collect();
-    let middle = |value: &dyn Fn(&crate::report::Run) -> f64| {
-        Spread::of(runs.iter().map(|run| value(run)).collect()).median
+    let middle = |value: &dyn Fn(&crate::report::OperationRun) -> f64| {
+        Spread::from_values(runs.iter().map(|run| value(run)).collect()).median
     };
     let per_sync = |seconds: f64, syncs: u64| seconds * 1e6 / syncs.max(1) as f64;
     let has_database = runs.iter().all(|run| run.cpu_seconds.database.is_some());
@@ -147,7 +148,7 @@ fn line(report: &Report, median: &Median) -> Vec<String> {
 }
 
 /// What the databases do alone, under a line of titles.
-pub(crate) fn limits(report: &Report) -> Vec<Vec<String>> {
+pub(crate) fn limits(report: &ScenarioReport) -> Vec<Vec<String>> {
     let titles = [
         "rows",
         "operation",

@@ -107,14 +107,14 @@ impl FromStr for Protocol {
 
 /// What carries connections, and how they are packed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Way {
+pub(crate) struct ConnectionWay {
     pub(crate) protocol: Protocol,
     pub(crate) compression: Compression,
 }
 
-impl Way {
+impl ConnectionWay {
     /// What others are compared with.
-    pub(crate) const PLAIN: Way = Way {
+    pub(crate) const PLAIN: ConnectionWay = ConnectionWay {
         protocol: Protocol::Tcp,
         compression: Compression::Off,
     };
@@ -125,13 +125,13 @@ impl Way {
     }
 
     /// What it is compared with: what lies below it.
-    pub(crate) fn below(self) -> Way {
+    pub(crate) fn below(self) -> ConnectionWay {
         match self.protocol {
-            Protocol::Relay => Way {
+            Protocol::Relay => ConnectionWay {
                 protocol: Protocol::TlsEcc,
                 ..self
             },
-            _ => Way::PLAIN,
+            _ => ConnectionWay::PLAIN,
         }
     }
 }

@@ -24,7 +24,7 @@ use tidewater_terminal::{ConfigArgs, Failure};
 use tokio::runtime::{Builder, Runtime};
 
 use crate::clock::now_ms;
-use crate::running::RunningServer;
+use crate::running::ServerStatus;
 use crate::serving_lock::ServingLock;
 use crate::upstream;
 
@@ -108,10 +108,10 @@ impl OpenCentre {
     }
 
     /// What the server says for which the configuration file is.
-    pub(crate) fn server(&self) -> Result<RunningServer, Failure> {
+    pub(crate) fn server(&self) -> Result<ServerStatus, Failure> {
         match &self.config {
-            Some(config) => RunningServer::ask(config),
-            None => Ok(RunningServer::default()),
+            Some(config) => ServerStatus::ask(config),
+            None => Ok(ServerStatus::default()),
         }
     }
 

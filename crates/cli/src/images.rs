@@ -39,7 +39,7 @@ const MEMORY_BYTES: u64 = 32 << 20;
 
 /// What is in an image.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Wanted {
+pub(crate) struct ImageScope {
     /// Which rows.
     pub(crate) rows: ImageRows,
     /// Of which publication.
@@ -48,14 +48,14 @@ pub(crate) struct Wanted {
 
 /// Where the files of an image are.
 #[derive(Clone)]
-pub(crate) struct Place {
+pub(crate) struct ImageFiles {
     manifest: PathBuf,
     name: String,
 }
 
-impl Place {
+impl ImageFiles {
     /// Those of which the manifest is called so.
-    pub(crate) fn of(manifest: &Path) -> Result<Place, Failure> {
+    pub(crate) fn for_manifest(manifest: &Path) -> Result<ImageFiles, Failure> {
         let name = manifest.file_name().and_then(|it| it.to_str());
         let name = name.and_then(|it| it.strip_suffix(".json"));
         let name = name.filter(|it| is_image_name(it));
@@ -65,7 +65,7 @@ impl Place {
                 "write --out FOLDER/NAME.json, with a name of letters, digits, - and _",
             )
         })?;
-        Ok(Place {
+        Ok(ImageFiles {
             manifest: manifest.to_owned(),
             name: name.to_owned(),
         })
@@ -90,7 +90,7 @@ impl Place {
     }
 
     /// When the image that is there was made, if it is of what is wanted.
-    fn made_ms(&self, wanted: &Wanted) -> Option<i64> {
+    fn made_ms(&self, wanted: &ImageScope) -> Option<i64> {
         let manifest = self.described()?;
         let is_there = self.beside(&manifest.file).is_file();
         let database = remote_file::open(&self.remote()).ok()?;
@@ -132,7 +132,7 @@ impl Place {
 }
 
 /// Whether an image's own remote is of what is wanted.
-fn holds(database: &RemoteDatabase, wanted: &Wanted) -> Result<bool, Failure> {
+fn holds(database: &RemoteDatabase, wanted: &ImageScope) -> Result<bool, Failure> {
     let subscriptions = database.subscriptions()?;
     let mut publications = subscriptions.iter().map(|it| &it.publication);
     let same = publications.all(|it| *it == wanted.publication);
@@ -163,8 +163,8 @@ impl<E: Into<Failure>> From<E> for BuildFailure {
 pub(crate) async fn build(
     config: &Config,
     environment: &Environment,
-    wanted: &Wanted,
-    place: &Place,
+    wanted: &ImageScope,
+    place: &ImageFiles,
     stop: &Arc<AtomicBool>,
 ) -> Result<Manifest, BuildFailure> {
     fs::create_dir_all(place.folder())
@@ -180,7 +180,7 @@ pub(crate) async fn build(
     let running = server.with_subscriber(NoSubscriber::default()).await?;
     let address = running.addresses.first().cloned().unwrap_or_default();
     let part = place.beside(&format!("{}.part", place.name));
-    let making = Making {
+    let making = ImageBuild {
         wanted,
         place,
         server: &address,
@@ -221,7 +221,7 @@ pub(crate) async fn build(
 /// an image that there can be no more.
 async fn tidy(
     centre: &dyn Centre,
-    place: &Place,
+    place: &ImageFiles,
     is_lasting: bool,
     registered: Option<RegisteredRemote>,
 ) -> Result<(), ServerError> {
@@ -239,7 +239,7 @@ async fn tidy(
 async fn write(
     centre: &dyn Centre,
     environment: &Environment,
-    place: &Place,
+    place: &ImageFiles,
     (content, part): (ImageContent, &Path),
 ) -> Result<Manifest, BuildFailure> {
     let of = ImageOf {
@@ -294,9 +294,9 @@ fn for_nobody_else(config: &Config, rows: &ImageRows) -> Config {
 }
 
 /// An image that is being made.
-struct Making<'m> {
-    wanted: &'m Wanted,
-    place: &'m Place,
+struct ImageBuild<'m> {
+    wanted: &'m ImageScope,
+    place: &'m ImageFiles,
     /// The server that only it knows.
     server: &'m str,
     /// The file that is written.
@@ -304,7 +304,7 @@ struct Making<'m> {
     stop: &'m Arc<AtomicBool>,
 }
 
-impl Making<'_> {
+impl ImageBuild<'_> {
     /// What the image's own remote holds, once it is up to date.
     async fn made(
         &self,
@@ -384,13 +384,13 @@ fn remove(remote: &Path) {
 }
 
 /// Images that are kept fresh until this is ended.
-pub(crate) struct Kept {
+pub(crate) struct FreshImages {
     stop: Arc<AtomicBool>,
     ended: Arc<Notify>,
     task: JoinHandle<()>,
 }
 
-impl Kept {
+impl FreshImages {
     /// Ends it: what is under way is cancelled, and the images that are there stay.
     pub(crate) async fn end(self) {
         self.stop.store(true, Ordering::Relaxed);
@@ -401,7 +401,7 @@ impl Kept {
 }
 
 /// Keeps the images fresh that a configuration names, one after the other.
-pub(crate) fn keep(config: Config, environment: Environment) -> Option<Kept> {
+pub(crate) fn keep(config: Config, environment: Environment) -> Option<FreshImages> {
     let images = config.images.clone()?;
     let stop = Arc::new(AtomicBool::new(false));
     let ended = Arc::new(Notify::new());
@@ -412,7 +412,7 @@ pub(crate) fn keep(config: Config, environment: Environment) -> Option<Kept> {
         ended: ended.clone(),
     };
     let task = tokio::spawn(keeper.keep(images));
-    Some(Kept { stop, ended, task })
+    Some(FreshImages { stop, ended, task })
 }
 
 struct Keeper {
@@ -424,8 +424,8 @@ struct Keeper {
 
 /// One image, and when it is to be made.
 struct Fresh {
-    wanted: Wanted,
-    place: Place,
+    wanted: ImageScope,
+    place: ImageFiles,
     due: Instant,
     /// After the next failure.
     pause: Duration,
@@ -437,11 +437,11 @@ impl Keeper {
     async fn keep(self, images: ImagesConfig) {
         let now = Instant::now();
         let all = images.images.iter().map(|image| {
-            let wanted = Wanted {
+            let wanted = ImageScope {
                 rows: image.rows.clone(),
                 publication: image.publication.clone(),
             };
-            let place = Place {
+            let place = ImageFiles {
                 manifest: images.folder.join(format!("{}.json", image.name)),
                 name: image.name.clone(),
             };
@@ -469,7 +469,7 @@ impl Keeper {
     }
 
     /// How long the image that is there is fresh enough.
-    fn rest(&self, wanted: &Wanted, place: &Place, every: Duration) -> Duration {
+    fn rest(&self, wanted: &ImageScope, place: &ImageFiles, every: Duration) -> Duration {
         let Some(made_ms) = place.made_ms(wanted) else {
             return Duration::ZERO;
         };

@@ -31,7 +31,7 @@ pub(crate) struct Draft<'a> {
 
 /// What of the tables became part of the document.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Drafted {
+pub(crate) struct DraftDocument {
     /// The text of the file.
     pub(crate) text: String,
     /// Tables that wait for their partition.
@@ -53,8 +53,8 @@ struct Owners<'a> {
 }
 
 /// Writes the document.
-pub(crate) fn write(draft: &Draft<'_>) -> Drafted {
-    let kind = DatabaseKind::of(draft.consolidated);
+pub(crate) fn write(draft: &Draft<'_>) -> DraftDocument {
+    let kind = DatabaseKind::from_url(draft.consolidated);
     let mut left_out = Vec::new();
     let mut usable: Vec<&ListedTable> = Vec::new();
     for table in draft.tables {
@@ -101,7 +101,7 @@ pub(crate) fn write(draft: &Draft<'_>) -> Drafted {
     for (name, reason) in &left_out {
         comment(&mut text, &format!("  {name}: {reason}"));
     }
-    Drafted {
+    DraftDocument {
         undecided: text.matches(TODO).count(),
         text,
         published: usable.len(),

@@ -16,7 +16,7 @@ pub(crate) enum DatabaseKind {
 }
 
 impl DatabaseKind {
-    pub(crate) fn of(url: &str) -> DatabaseKind {
+    pub(crate) fn from_url(url: &str) -> DatabaseKind {
         match url.starts_with("sqlite:") {
             true => DatabaseKind::Sqlite,
             false => DatabaseKind::Postgres,

@@ -8,16 +8,16 @@ use tidewater_centre::records::{ConflictRecord, RefusedRecord};
 /// to the letter (a parsed number would lose digits); what is no JSON stays a string.
 #[derive(Serialize)]
 #[serde(untagged)]
-pub(crate) enum Embedded {
+pub(crate) enum JsonText {
     Json(Box<RawValue>),
     Text(String),
 }
 
-pub(crate) fn embedded(text: &str) -> Embedded {
+pub(crate) fn embedded(text: &str) -> JsonText {
     // A line end in JSON is white space, and would end our line.
     match RawValue::from_string(text.replace(['\n', '\r'], " ")) {
-        Ok(json) => Embedded::Json(json),
-        Err(_) => Embedded::Text(text.to_owned()),
+        Ok(json) => JsonText::Json(json),
+        Err(_) => JsonText::Text(text.to_owned()),
     }
 }
 
@@ -30,12 +30,12 @@ pub(crate) struct ConflictLine<'a> {
     user: &'a str,
     publication: &'a str,
     table: &'a str,
-    key: Embedded,
+    key: JsonText,
     operation: &'a str,
-    pre_image: Option<Embedded>,
-    uploaded: Option<Embedded>,
-    winner: Option<Embedded>,
-    replaced: Option<Embedded>,
+    pre_image: Option<JsonText>,
+    uploaded: Option<JsonText>,
+    winner: Option<JsonText>,
+    replaced: Option<JsonText>,
     outcome: &'static str,
     settled: Option<SettledLine<'a>>,
 }
@@ -50,7 +50,7 @@ struct SettledLine<'a> {
 }
 
 impl ConflictLine<'_> {
-    pub(crate) fn of(record: &ConflictRecord) -> ConflictLine<'_> {
+    pub(crate) fn from_record(record: &ConflictRecord) -> ConflictLine<'_> {
         ConflictLine {
             id: record.id,
             at_ms: record.at_ms,
@@ -83,12 +83,12 @@ pub(crate) struct RefusedLine<'a> {
     user: &'a str,
     publication: &'a str,
     table: &'a str,
-    key: Embedded,
+    key: JsonText,
     operation: &'a str,
-    row: Embedded,
+    row: JsonText,
     code: &'a str,
     reason: &'a str,
-    pre_image: Option<Embedded>,
+    pre_image: Option<JsonText>,
     sequence: u64,
     attempts: u64,
     parent: Option<ParentLine<'a>>,
@@ -99,7 +99,7 @@ pub(crate) struct RefusedLine<'a> {
 #[derive(Serialize)]
 struct ParentLine<'a> {
     table: &'a str,
-    key: Embedded,
+    key: JsonText,
 }
 
 /// How a refused row is settled.
@@ -109,12 +109,12 @@ struct RefusalEndLine<'a> {
     by: &'a str,
     #[serde(rename = "as")]
     outcome: &'static str,
-    row: Option<Embedded>,
+    row: Option<JsonText>,
     reason: Option<&'a str>,
 }
 
 impl RefusedLine<'_> {
-    pub(crate) fn of(record: &RefusedRecord) -> RefusedLine<'_> {
+    pub(crate) fn from_record(record: &RefusedRecord) -> RefusedLine<'_> {
         RefusedLine {
             id: record.id,
             at_ms: record.at_ms,

@@ -31,28 +31,28 @@ pub(crate) struct ProofArgs {
 }
 
 /// What was given to sign in with.
-pub(crate) enum Given {
+pub(crate) enum GivenProof {
     Password(String),
     Bearer(BearerToken),
     Certificate(ClientCertificate),
 }
 
-impl Given {
+impl GivenProof {
     /// Has a remote sign in so, where it has to.
     pub(crate) fn give(self, remote: &mut Remote) {
         match self {
-            Given::Password(password) => remote.set_password(password),
-            Given::Bearer(bearer) => remote.set_bearer(bearer),
-            Given::Certificate(certificate) => remote.set_certificate(certificate),
+            GivenProof::Password(password) => remote.set_password(password),
+            GivenProof::Bearer(bearer) => remote.set_bearer(bearer),
+            GivenProof::Certificate(certificate) => remote.set_certificate(certificate),
         }
     }
 
     /// The same for a program.
     pub(crate) fn for_link(self) -> LinkProof {
         match self {
-            Given::Password(password) => LinkProof::Password(password),
-            Given::Bearer(bearer) => LinkProof::Bearer(bearer),
-            Given::Certificate(certificate) => LinkProof::Certificate(certificate),
+            GivenProof::Password(password) => LinkProof::Password(password),
+            GivenProof::Bearer(bearer) => LinkProof::Bearer(bearer),
+            GivenProof::Certificate(certificate) => LinkProof::Certificate(certificate),
         }
     }
 }
@@ -64,12 +64,12 @@ impl ProofArgs {
     }
 
     /// What was given beforehand: nobody is asked. An option goes before the environment.
-    pub(crate) fn given(&self) -> Result<Option<Given>, Failure> {
+    pub(crate) fn given(&self) -> Result<Option<GivenProof>, Failure> {
         if let Some(file) = &self.token_file {
-            return Ok(Some(Given::Bearer(BearerToken::File(file.clone()))));
+            return Ok(Some(GivenProof::Bearer(BearerToken::File(file.clone()))));
         }
         if let (Some(certificate), Some(key)) = (&self.certificate, &self.certificate_key) {
-            return Ok(Some(Given::Certificate(ClientCertificate {
+            return Ok(Some(GivenProof::Certificate(ClientCertificate {
                 certificate: certificate.clone(),
                 key: key.clone(),
             })));
@@ -77,16 +77,16 @@ impl ProofArgs {
         if !self.password.password_stdin && has_token() {
             let token = std::env::var(VARIABLE)
                 .map_err(|_| Failure::usage(format!("{VARIABLE} is not UTF-8"), ""))?;
-            return Ok(Some(Given::Bearer(BearerToken::Token(token))));
+            return Ok(Some(GivenProof::Bearer(BearerToken::Token(token))));
         }
-        Ok(self.password.given()?.map(Given::Password))
+        Ok(self.password.given()?.map(GivenProof::Password))
     }
 
     /// What somebody signs in with; a password is asked for.
-    pub(crate) fn obtain(&self, prompt: &str) -> Result<Given, Failure> {
+    pub(crate) fn obtain(&self, prompt: &str) -> Result<GivenProof, Failure> {
         match self.given()? {
             Some(given) => Ok(given),
-            None => self.password.obtain(prompt).map(Given::Password),
+            None => self.password.obtain(prompt).map(GivenProof::Password),
         }
     }
 

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use serde::Serialize;
 use tidewater_server::Config;
 use tidewater_terminal::Failure;
-use tidewater_terminal::output::{Table, bytes, duration, printable};
+use tidewater_terminal::output::{TextTable, bytes, duration, printable};
 
 /// How long the endpoint may take to be there, and to answer.
 const PATIENCE: Duration = Duration::from_secs(3);
@@ -21,7 +21,7 @@ const MAX_ANSWER_BYTES: usize = 512 << 10;
 
 /// The server that the configuration file is for, as `--json` shows it.
 #[derive(Debug, Default, Serialize)]
-pub(crate) struct RunningServer {
+pub(crate) struct ServerStatus {
     /// Its admin endpoint, if one is configured.
     admin: Option<String>,
     reachable: bool,
@@ -38,13 +38,13 @@ struct Figure {
     value: f64,
 }
 
-impl RunningServer {
+impl ServerStatus {
     /// Asks it.
-    pub(crate) fn ask(config: &Config) -> Result<RunningServer, Failure> {
+    pub(crate) fn ask(config: &Config) -> Result<ServerStatus, Failure> {
         let Some(address) = config.admin_address()? else {
-            return Ok(RunningServer::default());
+            return Ok(ServerStatus::default());
         };
-        let mut server = RunningServer {
+        let mut server = ServerStatus {
             admin: Some(format!("http://{address}")),
             ..RunningServer::default()
         };
@@ -80,7 +80,7 @@ impl RunningServer {
             (true, false) => format!("server     {admin} is not ready: {reason}\n"),
             (true, true) => format!("server     {admin} is ready\n"),
         };
-        let mut table = Table::new(&["server", "of", ">now"]);
+        let mut table = TextTable::new(&["server", "of", ">now"]);
         for figure in &self.figures {
             if let Some(value) = self.shown(figure) {
                 let labels = figure.labels.values();
@@ -244,7 +244,7 @@ mod tests {
             "tidewater_phase_seconds_bucket{le=\"+Inf\",phase=\"apply\"} 4",
             "tidewater_memory_bytes 2048",
         ];
-        let server = RunningServer {
+        let server = ServerStatus {
             admin: Some("http://127.0.0.1:7440".into()),
             reachable: true,
             ready: true,

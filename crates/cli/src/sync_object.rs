@@ -6,7 +6,7 @@
 use serde::Serialize;
 use tidewater_client::{DownloadedRows, OutboxCounts, RefusedInterest, Report, UploadedRows};
 
-use crate::kept::{Embedded, embedded};
+use crate::kept::{JsonText, embedded};
 
 #[derive(Serialize)]
 pub(crate) struct SyncObject<'a> {
@@ -35,19 +35,19 @@ pub(crate) struct SyncObject<'a> {
 #[derive(Serialize)]
 struct LostRow<'a> {
     table: &'a str,
-    key: Embedded,
+    key: JsonText,
 }
 
 #[derive(Serialize)]
 struct KeptRow<'a> {
     table: &'a str,
-    key: Embedded,
+    key: JsonText,
     reason: &'a str,
 }
 
 impl SyncObject<'_> {
     /// The object of a report; `refused_before` are refused rows of earlier syncs.
-    pub(crate) fn of(report: &Report, refused_before: u64) -> SyncObject<'_> {
+    pub(crate) fn new(report: &Report, refused_before: u64) -> SyncObject<'_> {
         let lost = report.conflict_rows.iter().map(|row| LostRow {
             table: &row.table,
             key: embedded(&row.key),

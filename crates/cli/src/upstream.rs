@@ -45,7 +45,7 @@ pub(crate) fn file_of(config: &Config) -> Option<PathBuf> {
 }
 
 /// A branch's file, as headquarters' remote.
-pub(crate) struct Line {
+pub(crate) struct UpstreamLine {
     remote: Remote,
     /// Another handle of the same file, to look at it while it syncs.
     file: RemoteDatabase,
@@ -53,9 +53,9 @@ pub(crate) struct Line {
     every: UpstreamPace,
 }
 
-impl Line {
+impl UpstreamLine {
     /// Opens the file, or makes it.
-    pub(crate) fn open(config: &UpstreamConfig, path: PathBuf) -> Result<Line, Failure> {
+    pub(crate) fn open(config: &UpstreamConfig, path: PathBuf) -> Result<UpstreamLine, Failure> {
         let mut remote = Remote::open(&path).map_err(|error| {
             let mut failure = Failure::from(error);
             if failure.code == Code::NotARemote {
@@ -84,7 +84,7 @@ impl Line {
         remote.set_client(concat!("tidewater/", env!("CARGO_PKG_VERSION"), " branch"));
         let is_known = remote.account()?.credential.is_some();
         prove(&mut remote, config.proof.as_ref(), is_known)?;
-        Ok(Line {
+        Ok(UpstreamLine {
             remote,
             file: RemoteDatabase::open(&path)?,
             server,
@@ -139,7 +139,7 @@ impl Line {
     }
 
     /// Keeps the file in sync until it is told to stop.
-    pub(crate) fn keep(self, upstream: Upstream, deploying: Deploying) -> KeptLine {
+    pub(crate) fn keep(self, upstream: Upstream, deploying: BranchDeployment) -> KeptLine {
         let stop = Arc::new(AtomicBool::new(false));
         let keeper = Keeper {
             server: self.server,
@@ -165,7 +165,7 @@ impl Line {
 }
 
 /// What a deployment takes that follows from headquarters' schema.
-pub(crate) struct Deploying {
+pub(crate) struct BranchDeployment {
     pub(crate) centre: Arc<dyn Centre>,
     pub(crate) config: Config,
     pub(crate) runtime: Handle,
@@ -199,7 +199,7 @@ struct Keeper {
     server: String,
     file: RemoteDatabase,
     upstream: Upstream,
-    deploying: Deploying,
+    deploying: BranchDeployment,
     stop: Arc<AtomicBool>,
     ticks: u32,
     /// Why the last sync failed, if it did.
@@ -343,7 +343,7 @@ impl Keeper {
         if now == self.schemas {
             return;
         }
-        let Deploying {
+        let BranchDeployment {
             centre,
             config,
             runtime,

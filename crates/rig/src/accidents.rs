@@ -14,7 +14,7 @@ use crate::stage::Stage;
 use crate::standing::Standing;
 
 #[derive(Debug, Clone, Copy)]
-enum Accident {
+enum ServerAccident {
     ServerKilled,
     ServersKilled,
     ServerShutDown,
@@ -33,31 +33,31 @@ enum Accident {
 
 /// The deck from which accidents are dealt: all have happened before one of them comes a
 /// second time, the frequent ones aside.
-const DECK: [Accident; 24] = [
-    Accident::ServerKilled,
-    Accident::ServerKilled,
-    Accident::ServerKilled,
-    Accident::ServerKilled,
-    Accident::ServerKilled,
-    Accident::ServersKilled,
-    Accident::ServerShutDown,
-    Accident::PrimaryCrash(Death::Immediate),
-    Accident::PrimaryCrash(Death::FirstProcess),
-    Accident::StandbyCrash,
-    Accident::FailOver(Death::Immediate),
-    Accident::FailOver(Death::FirstProcess),
-    Accident::NetworkCut,
-    Accident::NetworkCut,
-    Accident::NetworkDown,
-    Accident::DatabaseCut,
-    Accident::ProviderKilled,
-    Accident::ProviderKilled,
-    Accident::ProvidersKilled,
-    Accident::NatsKilled,
-    Accident::BalancerKilled,
-    Accident::BalancerKilled,
-    Accident::RelayKilled,
-    Accident::RelayKilled,
+const DECK: [ServerAccident; 24] = [
+    ServerAccident::ServerKilled,
+    ServerAccident::ServerKilled,
+    ServerAccident::ServerKilled,
+    ServerAccident::ServerKilled,
+    ServerAccident::ServerKilled,
+    ServerAccident::ServersKilled,
+    ServerAccident::ServerShutDown,
+    ServerAccident::PrimaryCrash(Death::Immediate),
+    ServerAccident::PrimaryCrash(Death::FirstProcess),
+    ServerAccident::StandbyCrash,
+    ServerAccident::FailOver(Death::Immediate),
+    ServerAccident::FailOver(Death::FirstProcess),
+    ServerAccident::NetworkCut,
+    ServerAccident::NetworkCut,
+    ServerAccident::NetworkDown,
+    ServerAccident::DatabaseCut,
+    ServerAccident::ProviderKilled,
+    ServerAccident::ProviderKilled,
+    ServerAccident::ProvidersKilled,
+    ServerAccident::NatsKilled,
+    ServerAccident::BalancerKilled,
+    ServerAccident::BalancerKilled,
+    ServerAccident::RelayKilled,
+    ServerAccident::RelayKilled,
 ];
 
 pub(crate) struct Accidents<'a> {
@@ -96,71 +96,71 @@ impl Accidents<'_> {
         }
     }
 
-    fn happen(&mut self, accident: Accident) -> anyhow::Result<()> {
+    fn happen(&mut self, accident: ServerAccident) -> anyhow::Result<()> {
         let away = Duration::from_millis(self.chance.of_any_size(12));
         match accident {
-            Accident::ServerKilled => {
+            ServerAccident::ServerKilled => {
                 self.end_one_of(self.servers, Signal::KILL, away, "server killed")
             }
-            Accident::ServerShutDown => {
+            ServerAccident::ServerShutDown => {
                 self.end_one_of(self.servers, Signal::TERM, away, "server shut down")
             }
-            Accident::ServersKilled => {
+            ServerAccident::ServersKilled => {
                 self.stage.fault("all servers killed");
                 for server in self.servers {
                     server.kill(away);
                 }
             }
-            Accident::PrimaryCrash(death) => {
+            ServerAccident::PrimaryCrash(death) => {
                 self.stage.fault(match death {
                     Death::Immediate => "PostgreSQL shut down immediately",
                     Death::FirstProcess => "PostgreSQL's first process killed",
                 });
                 self.cluster.crash(death)?;
             }
-            Accident::StandbyCrash => {
+            ServerAccident::StandbyCrash => {
                 self.stage.fault("standby crashed");
                 self.cluster.crash_standby(away)?;
             }
-            Accident::FailOver(death) => {
+            ServerAccident::FailOver(death) => {
                 self.stage.fault("PostgreSQL failed over");
                 self.cluster.fail_over(death)?;
             }
-            Accident::NetworkCut => {
+            ServerAccident::NetworkCut => {
                 self.stage.fault("all connections of remotes cut");
                 self.networks.iter().for_each(Network::cut_all);
             }
-            Accident::NetworkDown => {
+            ServerAccident::NetworkDown => {
                 self.stage.fault("network down");
                 self.set_network_down(true);
                 self.networks.iter().for_each(Network::cut_all);
                 std::thread::sleep(away);
                 self.set_network_down(false);
             }
-            Accident::DatabaseCut => {
+            ServerAccident::DatabaseCut => {
                 self.stage.fault("all connections of PostgreSQL cut");
                 self.cluster.address().cut_all();
             }
-            Accident::ProviderKilled => self.end_one_of(
+            ServerAccident::ProviderKilled => self.end_one_of(
                 self.providers,
                 Signal::KILL,
                 Duration::ZERO,
                 "provider killed",
             ),
-            Accident::ProvidersKilled => {
+            ServerAccident::ProvidersKilled => {
                 self.stage.fault("all providers killed");
                 for provider in self.providers {
                     provider.kill(Duration::ZERO);
                 }
             }
-            Accident::NatsKilled => {
+            ServerAccident::NatsKilled => {
                 self.stage.fault("NATS killed");
                 self.post.crash(away)?;
             }
-            Accident::BalancerKilled => {
+            ServerAccident::BalancerKilled => {
                 self.end(self.balancer, Signal::KILL, away, "HAProxy killed")
             }
-            Accident::RelayKilled => self.end(self.relay, Signal::KILL, away, "relay killed"),
+            ServerAccident::RelayKilled => self.end(self.relay, Signal::KILL, away, "relay killed"),
         }
         Ok(())
     }

@@ -10,7 +10,7 @@ use rusqlite::{Connection, ErrorCode, Transaction, TransactionBehavior, params};
 use crate::chance::Chance;
 use crate::ledger::{Draft, Edit, Ledger};
 use crate::stage::Stage;
-use crate::world::{FOREIGN_REGION, PRODUCTS, Table, WANDERING_REGION};
+use crate::world::{FOREIGN_REGION, JudgedTable, PRODUCTS, WANDERING_REGION};
 
 /// A device's keys begin here, so that no two make the same.
 pub(crate) const KEYS_OF_ONE: i64 = 1_000_000_000;
@@ -206,7 +206,7 @@ impl Application {
         region: i64,
     ) -> rusqlite::Result<()> {
         let line = self.next_key();
-        let tag = draft.write(Table::Line, line);
+        let tag = draft.write(JudgedTable::Line, line);
         let quantity = self.chance.between(1, 9) as i64;
         file.prepare_cached("INSERT INTO line VALUES (?1, ?2, ?3, ?4, ?5)")?
             .execute(params![line, visit, region, tag, quantity])?;
@@ -253,11 +253,11 @@ impl Application {
         region: i64,
     ) -> rusqlite::Result<()> {
         for (visit, _) in self.some_visits(file, true, 1)? {
-            let tag = draft.write_own(Table::Visit, visit);
+            let tag = draft.write_own(JudgedTable::Visit, visit);
             let sql = "UPDATE visit SET tag = ?2, region = ?3 WHERE visit_id = ?1";
             file.execute(sql, params![visit, tag, region])?;
             for line in lines(file, visit)? {
-                let tag = draft.write(Table::Line, line);
+                let tag = draft.write(JudgedTable::Line, line);
                 let sql = "UPDATE line SET tag = ?2, region = ?3 WHERE line_id = ?1";
                 file.execute(sql, params![line, tag, region])?;
             }
@@ -275,9 +275,9 @@ impl Application {
         for (visit, _) in self.some_visits(file, own, many)? {
             // The cascade deletes them.
             for line in lines(file, visit)? {
-                draft.delete(Table::Line, line);
+                draft.delete(JudgedTable::Line, line);
             }
-            draft.delete(Table::Visit, visit);
+            draft.delete(JudgedTable::Visit, visit);
             file.prepare_cached("DELETE FROM visit WHERE visit_id = ?1")?
                 .execute([visit])?;
         }
@@ -290,7 +290,7 @@ impl Application {
         draft: &mut Draft<'_>,
     ) -> rusqlite::Result<()> {
         let product = self.chance.between(1, PRODUCTS) as i64;
-        let tag = draft.write(Table::Product, product);
+        let tag = draft.write(JudgedTable::Product, product);
         let sql = match self.chance.percent(50) {
             true => "UPDATE product SET tag = ?2 WHERE product_id = ?1",
             false => "REPLACE INTO product VALUES (?1, ?2, 'replaced')",
@@ -320,7 +320,7 @@ impl Application {
         draft: &mut Draft<'_>,
     ) -> rusqlite::Result<String> {
         let movement = self.next_key();
-        let tag = draft.write_own(Table::Movement, movement);
+        let tag = draft.write_own(JudgedTable::Movement, movement);
         let product = self.chance.between(1, PRODUCTS) as i64;
         let quantity = self.chance.between(1, 100) as i64;
         let sql = "INSERT INTO movement VALUES (?1, ?2, ?3, ?4)";
@@ -336,7 +336,7 @@ impl Application {
             .query_map([], |row| row.get(0))?
             .collect::<rusqlite::Result<_>>()?;
         for visit in visits {
-            let tag = draft.write_own(Table::Visit, visit);
+            let tag = draft.write_own(JudgedTable::Visit, visit);
             let sql = "UPDATE visit SET tag = ?2, amount = 7 WHERE visit_id = ?1";
             file.execute(sql, params![visit, tag])?;
         }
@@ -362,8 +362,8 @@ impl Application {
 
 fn write_visit(draft: &mut Draft<'_>, visit: i64, own: bool) -> String {
     match own {
-        true => draft.write_own(Table::Visit, visit),
-        false => draft.write(Table::Visit, visit),
+        true => draft.write_own(JudgedTable::Visit, visit),
+        false => draft.write(JudgedTable::Visit, visit),
     }
 }
 

@@ -21,15 +21,15 @@ const CERTIFICATE: &str = "tls/tidewater-dev.pem";
 const KEY: &str = "tls/tidewater-dev.key";
 
 /// HAProxy, and where it listens.
-pub(crate) struct Balancer {
+pub(crate) struct RigBalancer {
     pub(crate) standing: Standing,
     pub(crate) remotes: u16,
     /// For TLS, which ends here.
     pub(crate) web: u16,
 }
 
-impl Balancer {
-    pub(crate) fn new(folder: &Path, servers: &[Ports]) -> anyhow::Result<Balancer> {
+impl RigBalancer {
+    pub(crate) fn new(folder: &Path, servers: &[Ports]) -> anyhow::Result<RigBalancer> {
         let (remotes, web) = (free_port()?, free_port()?);
         let both = folder.join("tls/both.pem");
         let pem = [CERTIFICATE, KEY].map(|it| std::fs::read_to_string(folder.join(it)));
@@ -45,7 +45,7 @@ impl Balancer {
         let file = Kind::Haproxy.write(folder, &text)?;
         Kind::Haproxy.check(&file)?;
         let command = move || Kind::Haproxy.command(&file);
-        Ok(Balancer {
+        Ok(RigBalancer {
             standing: Standing::new("haproxy", Ends::Never, command),
             remotes,
             web,

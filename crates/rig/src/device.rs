@@ -11,7 +11,7 @@ use anyhow::{Context, ensure};
 use rusqlite::ErrorCode;
 
 use crate::chance::Chance;
-use crate::program::{Program, Run};
+use crate::program::{Program, ProgramRun};
 use crate::stage::{POLL, Stage};
 use crate::world::{USERS, password};
 
@@ -40,7 +40,7 @@ pub(crate) struct Device {
 
 /// What happens to the process of a sync.
 #[derive(Debug, Clone, Copy, PartialEq)]
-enum Accident {
+enum SyncAccident {
     None,
     KilledAfter(Duration),
     /// It stays in sync until it is killed.
@@ -100,14 +100,14 @@ impl Device {
         Ok(self)
     }
 
-    fn draw(&mut self) -> Accident {
+    fn draw(&mut self) -> SyncAccident {
         if !self.stage.breaks() {
-            return Accident::None;
+            return SyncAccident::None;
         }
         match self.chance.below(100) {
-            0..8 => Accident::KilledAfter(Duration::from_millis(self.chance.of_any_size(10))),
+            0..8 => SyncAccident::KilledAfter(Duration::from_millis(self.chance.of_any_size(10))),
             8..12 if self.has_synced => {
-                Accident::Live(Duration::from_millis(self.chance.of_any_size(13)))
+                SyncAccident::Live(Duration::from_millis(self.chance.of_any_size(13)))
             }
             12..20 => {
                 let size = std::fs::metadata(&self.path).map_or(0, |it| it.len());
@@ -115,50 +115,50 @@ impl Device {
                     true => self.chance.of_any_size(10),
                     false => size / 512 + self.chance.of_any_size(10),
                 };
-                Accident::Limited(blocks, self.chance.percent(50))
+                SyncAccident::Limited(blocks, self.chance.percent(50))
             }
-            20..32 if self.has_small_disk => Accident::DiskFull,
-            32..35 => Accident::Twice,
-            _ => Accident::None,
+            20..32 if self.has_small_disk => SyncAccident::DiskFull,
+            32..35 => SyncAccident::Twice,
+            _ => SyncAccident::None,
         }
     }
 
     /// One sync; what it says must be something that the accidents explain.
-    fn sync(&mut self, accident: Accident) -> anyhow::Result<()> {
+    fn sync(&mut self, accident: SyncAccident) -> anyhow::Result<()> {
         match accident {
-            Accident::None => {
-                let run = Run::of(&mut self.command(None))?;
+            SyncAccident::None => {
+                let run = ProgramRun::from_command(&mut self.command(None))?;
                 self.ended(&run, accident);
             }
-            Accident::KilledAfter(time) => {
+            SyncAccident::KilledAfter(time) => {
                 let child = self.spawn()?;
                 let run = self.kill_after(child, time)?;
                 self.ended(&run, accident);
             }
-            Accident::Live(time) => {
+            SyncAccident::Live(time) => {
                 let file = self.path.display().to_string();
                 let mut command = self.program.command(&["live", &file, "--json"]);
                 let child = piped(&mut command)?;
                 let run = self.kill_after(child, time)?;
                 self.ended(&run, accident);
             }
-            Accident::Limited(..) => {
-                let run = Run::of(&mut self.command(Some(accident)))?;
+            SyncAccident::Limited(..) => {
+                let run = ProgramRun::from_command(&mut self.command(Some(accident)))?;
                 if run.code.is_none() || run.outcome() == "remote_database" {
                     self.stage.fault("remote's disk full (limit)");
                 }
                 self.ended(&run, accident);
             }
-            Accident::DiskFull => {
+            SyncAccident::DiskFull => {
                 let ballast = self.fill_disk()?;
-                let run = Run::of(&mut self.command(None))?;
+                let run = ProgramRun::from_command(&mut self.command(None))?;
                 std::fs::remove_file(ballast)?;
                 if run.outcome() == "remote_database" {
                     self.stage.fault("remote's disk full (file system)");
                 }
                 self.ended(&run, accident);
             }
-            Accident::Twice => {
+            SyncAccident::Twice => {
                 let children = [self.spawn()?, self.spawn()?];
                 self.stage.fault("file synced twice at once");
                 for child in children {
@@ -171,7 +171,7 @@ impl Device {
     }
 
     /// The sync command; a small part of them goes one way only.
-    fn command(&mut self, limit: Option<Accident>) -> Command {
+    fn command(&mut self, limit: Option<SyncAccident>) -> Command {
         let file = self.path.display().to_string();
         // Who is turned away is seen, and comes again by itself.
         let mut arguments = vec!["sync", &file, "--json", "--quiet", "--no-retry"];
@@ -181,7 +181,7 @@ impl Device {
             arguments.push(self.chance.pick(&["--upload-only", "--download-only"]));
         }
         let mut command = match limit {
-            Some(Accident::Limited(blocks, is_fatal)) => {
+            Some(SyncAccident::Limited(blocks, is_fatal)) => {
                 self.program.limited(&arguments, blocks, is_fatal)
             }
             _ => self.program.command(&arguments),
@@ -196,7 +196,7 @@ impl Device {
         piped(&mut self.command(None))
     }
 
-    fn kill_after(&mut self, mut child: Child, time: Duration) -> anyhow::Result<Run> {
+    fn kill_after(&mut self, mut child: Child, time: Duration) -> anyhow::Result<ProgramRun> {
         let end = Instant::now() + time;
         while child.try_wait()?.is_none() {
             if Instant::now() > end {
@@ -206,7 +206,7 @@ impl Device {
             }
             std::thread::sleep(Duration::from_millis(1));
         }
-        let run: Run = child.wait_with_output()?.into();
+        let run: ProgramRun = child.wait_with_output()?.into();
         if run.code.is_none() {
             self.stage.fault("remote killed");
         }
@@ -225,7 +225,7 @@ impl Device {
         Ok(path)
     }
 
-    fn ended(&mut self, run: &Run, accident: Accident) {
+    fn ended(&mut self, run: &ProgramRun, accident: SyncAccident) {
         let outcome = run.outcome();
         self.stage
             .note(&format!("{} {accident:?}: {outcome}", self.name));
@@ -282,7 +282,7 @@ impl Device {
         let mut tries = 0;
         loop {
             tries += 1;
-            let run = Run::of(&mut self.command(None))?;
+            let run = ProgramRun::from_command(&mut self.command(None))?;
             let outcome = run.outcome();
             self.stage.note(&format!("{} healed: {outcome}", self.name));
             self.stage.sync_ended(&format!("after healing: {outcome}"));
@@ -310,9 +310,9 @@ impl Device {
     }
 
     /// Whether the product itself finds the file equal to the centre.
-    pub(crate) fn verify(&self) -> anyhow::Result<Run> {
+    pub(crate) fn verify(&self) -> anyhow::Result<ProgramRun> {
         let file = self.path.display().to_string();
-        Run::of(
+        ProgramRun::from_command(
             &mut self
                 .program
                 .command(&["verify", &file, "--json", "--quiet"]),
@@ -333,7 +333,7 @@ fn is_about_disk(error: &rusqlite::Error) -> bool {
 }
 
 /// Whether a sync that was done moved a row, a call or an event, or has some to move.
-fn moved(run: &Run) -> bool {
+fn moved(run: &ProgramRun) -> bool {
     let Some(report) = run.json() else {
         return true;
     };
@@ -357,7 +357,7 @@ fn moved(run: &Run) -> bool {
 
 /// Whether accidents that may be going on explain how a sync ended. After healing, see
 /// [`Device::sync_healed`], nothing does.
-fn is_explained(outcome: &str, accident: Accident) -> bool {
+fn is_explained(outcome: &str, accident: SyncAccident) -> bool {
     match outcome {
         "done" | "done, with refused rows" => true,
         "remote_locked" | "sync_in_progress" => true,
@@ -369,12 +369,14 @@ fn is_explained(outcome: &str, accident: Accident) -> bool {
         | "shutting_down"
         | "consolidated_unavailable" => true,
         "remote_database" => {
-            matches!(accident, Accident::Limited(..) | Accident::DiskFull)
+            matches!(accident, SyncAccident::Limited(..) | SyncAccident::DiskFull)
         }
         "ended by a signal" => {
             matches!(
                 accident,
-                Accident::KilledAfter(_) | Accident::Live(_) | Accident::Limited(_, true)
+                SyncAccident::KilledAfter(_)
+                    | SyncAccident::Live(_)
+                    | SyncAccident::Limited(_, true)
             )
         }
         _ => false,

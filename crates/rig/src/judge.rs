@@ -16,11 +16,11 @@ use crate::device::Device;
 use crate::ledger::Ledger;
 use crate::stage::Stage;
 
-pub(crate) use centre::Centre;
+pub(crate) use centre::JudgedCentre;
 
 /// How much was looked at.
 #[derive(Debug, Default, Serialize)]
-pub(crate) struct Checked {
+pub(crate) struct CheckedCounts {
     /// Committed changes of devices, by what became of them.
     pub(crate) in_centre: u64,
     pub(crate) conflicts: u64,
@@ -38,8 +38,8 @@ pub(crate) struct Checked {
 /// Everything that is judged.
 pub(crate) struct Judge<'a> {
     pub(crate) stage: &'a Arc<Stage>,
-    pub(crate) centre: Centre,
-    pub(crate) checked: Checked,
+    pub(crate) centre: JudgedCentre,
+    pub(crate) checked: CheckedCounts,
 }
 
 /// A device and what its application wrote down.

@@ -1,11 +1,11 @@
 //! What applications have committed, written down apart from all databases.
 
-use crate::world::Table;
+use crate::world::JudgedTable;
 
 /// One change of one row.
 #[derive(Debug, Clone)]
 pub(crate) struct Edit {
-    pub(crate) table: Table,
+    pub(crate) table: JudgedTable,
     pub(crate) key: i64,
     pub(crate) is_delete: bool,
     /// Nobody else ever changes this row.
@@ -41,20 +41,20 @@ impl<'a> Draft<'a> {
     }
 
     /// Writes down an insert or update; gives its tag.
-    pub(crate) fn write(&mut self, table: Table, key: i64) -> String {
+    pub(crate) fn write(&mut self, table: JudgedTable, key: i64) -> String {
         self.add(table, key, false, false)
     }
 
     /// The same of a row that nobody else ever changes.
-    pub(crate) fn write_own(&mut self, table: Table, key: i64) -> String {
+    pub(crate) fn write_own(&mut self, table: JudgedTable, key: i64) -> String {
         self.add(table, key, false, true)
     }
 
-    pub(crate) fn delete(&mut self, table: Table, key: i64) {
+    pub(crate) fn delete(&mut self, table: JudgedTable, key: i64) {
         self.add(table, key, true, false);
     }
 
-    fn add(&mut self, table: Table, key: i64, is_delete: bool, is_own: bool) -> String {
+    fn add(&mut self, table: JudgedTable, key: i64, is_delete: bool, is_own: bool) -> String {
         *self.next_tag += 1;
         let tag = format!("{}.{}", self.who, self.next_tag);
         self.edits.push(Edit {

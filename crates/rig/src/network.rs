@@ -33,11 +33,11 @@ pub(crate) struct Weather {
 #[derive(Debug)]
 pub(crate) struct Network {
     pub(crate) port: u16,
-    shared: Arc<Shared>,
+    shared: Arc<ProxyState>,
 }
 
 #[derive(Debug)]
-struct Shared {
+struct ProxyState {
     stage: Arc<Stage>,
     weather: Weather,
     targets: Mutex<Vec<u16>>,
@@ -50,7 +50,7 @@ struct Shared {
 
 /// What happens to one connection, after so many bytes in one direction.
 #[derive(Debug, Clone, Copy)]
-struct Accident {
+struct ConnectionAccident {
     what: What,
     up: bool,
     after: u64,
@@ -76,7 +76,7 @@ impl Network {
     ) -> anyhow::Result<Network> {
         let listener = TcpListener::bind(("127.0.0.1", 0)).context("a loopback port")?;
         let port = listener.local_addr()?.port();
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(ProxyState {
             stage: stage.clone(),
             weather,
             targets: Mutex::new(targets.to_vec()),
@@ -114,7 +114,7 @@ impl Network {
     }
 }
 
-impl Shared {
+impl ProxyState {
     fn serve(self: Arc<Self>, client: TcpStream) {
         if self.is_down.load(Ordering::SeqCst) {
             return;
@@ -151,7 +151,7 @@ impl Shared {
         Some(stream)
     }
 
-    fn draw(&self) -> Option<Accident> {
+    fn draw(&self) -> Option<ConnectionAccident> {
         let mut chance = lock(&self.chance);
         if !self.stage.breaks() || !chance.percent(self.weather.accidents) {
             return None;
@@ -165,7 +165,7 @@ impl Shared {
             3 => What::Trickle,
             _ => What::Damage,
         };
-        Some(Accident {
+        Some(ConnectionAccident {
             what,
             up: chance.percent(50),
             after: chance.of_any_size(19),
@@ -173,7 +173,7 @@ impl Shared {
     }
 
     /// Carries bytes one way until either end is through.
-    fn carry(&self, mut from: TcpStream, mut to: TcpStream, accident: Option<Accident>) {
+    fn carry(&self, mut from: TcpStream, mut to: TcpStream, accident: Option<ConnectionAccident>) {
         let carried = self.carry_all(&mut from, &mut to, accident);
         let ended = match carried {
             Ok(()) => to.shutdown(Shutdown::Write),
@@ -189,7 +189,7 @@ impl Shared {
         &self,
         from: &mut TcpStream,
         to: &mut TcpStream,
-        mut accident: Option<Accident>,
+        mut accident: Option<ConnectionAccident>,
     ) -> io::Result<()> {
         let mut piece = [0; PIECE];
         let mut passed = 0;

@@ -11,7 +11,7 @@ use crate::application::KEYS_OF_ONE;
 use crate::chance::Chance;
 use crate::ledger::{Draft, Ledger};
 use crate::stage::Stage;
-use crate::world::{PRODUCTS, Table, USERS, WANDERING_REGION};
+use crate::world::{JudgedTable, PRODUCTS, USERS, WANDERING_REGION};
 
 /// Above those of all devices.
 const KEYS_OF_OFFICES: i64 = 1_000;
@@ -129,7 +129,7 @@ impl Office {
         region: i32,
     ) -> Result<(), tokio_postgres::Error> {
         let visit = self.next_key();
-        let tag = draft.write(Table::Visit, visit);
+        let tag = draft.write(JudgedTable::Visit, visit);
         let payload = "y".repeat(self.chance.of_any_size(8) as usize);
         let sql = "INSERT INTO visit VALUES ($1, $2, false, $3, 1, $4)";
         centre
@@ -137,7 +137,7 @@ impl Office {
             .await?;
         for _ in 0..self.chance.below(4) {
             let line = self.next_key();
-            let tag = draft.write(Table::Line, line);
+            let tag = draft.write(JudgedTable::Line, line);
             let sql = "INSERT INTO line VALUES ($1, $2, $3, $4, 3)";
             centre.execute(sql, &[&line, &visit, &region, &tag]).await?;
         }
@@ -165,7 +165,7 @@ impl Office {
         many: i64,
     ) -> Result<(), tokio_postgres::Error> {
         let visits = self.some_visits(centre, region, many).await?;
-        let write = |&visit: &i64| draft.write(Table::Visit, visit);
+        let write = |&visit: &i64| draft.write(JudgedTable::Visit, visit);
         let tags: Vec<String> = visits.iter().map(write).collect();
         let sql = "UPDATE visit SET tag = new.tag, amount = amount + 1 \
                    FROM unnest($1::BIGINT[], $2::TEXT[]) AS new (visit_id, tag) \
@@ -183,11 +183,11 @@ impl Office {
     ) -> Result<(), tokio_postgres::Error> {
         let target = self.chance.between(1, 5) as i32;
         for visit in self.some_visits(centre, region, 1).await? {
-            let tag = draft.write(Table::Visit, visit);
+            let tag = draft.write(JudgedTable::Visit, visit);
             let sql = "UPDATE visit SET tag = $2, region = $3 WHERE visit_id = $1";
             centre.execute(sql, &[&visit, &tag, &target]).await?;
             for line in lines(centre, visit).await? {
-                let tag = draft.write(Table::Line, line);
+                let tag = draft.write(JudgedTable::Line, line);
                 let sql = "UPDATE line SET tag = $2, region = $3 WHERE line_id = $1";
                 centre.execute(sql, &[&line, &tag, &target]).await?;
             }
@@ -204,7 +204,7 @@ impl Office {
     ) -> Result<(), tokio_postgres::Error> {
         let visits = self.some_visits(centre, region, many).await?;
         for &visit in &visits {
-            draft.delete(Table::Visit, visit);
+            draft.delete(JudgedTable::Visit, visit);
         }
         let sql = "DELETE FROM visit WHERE visit_id = ANY ($1)";
         centre.execute(sql, &[&visits]).await?;
@@ -217,7 +217,7 @@ impl Office {
         draft: &mut Draft<'_>,
     ) -> Result<(), tokio_postgres::Error> {
         let product = self.chance.between(1, PRODUCTS) as i64;
-        let tag = draft.write(Table::Product, product);
+        let tag = draft.write(JudgedTable::Product, product);
         let sql = "UPDATE product SET tag = $2, name = 'renamed' WHERE product_id = $1";
         centre.execute(sql, &[&product, &tag]).await?;
         Ok(())
@@ -229,7 +229,7 @@ impl Office {
         draft: &mut Draft<'_>,
     ) -> Result<(), tokio_postgres::Error> {
         let movement = self.next_key();
-        let tag = draft.write(Table::Movement, movement);
+        let tag = draft.write(JudgedTable::Movement, movement);
         let product = self.chance.between(1, PRODUCTS) as i64;
         let sql = "INSERT INTO movement VALUES ($1, $2, $3, 5)";
         centre.execute(sql, &[&movement, &product, &tag]).await?;

@@ -16,7 +16,7 @@ pub(crate) struct Program {
 
 /// What a finished run left behind.
 #[derive(Debug)]
-pub(crate) struct Run {
+pub(crate) struct ProgramRun {
     /// Nothing if a signal ended it.
     pub(crate) code: Option<i32>,
     pub(crate) stdout: String,
@@ -70,22 +70,22 @@ impl Program {
     }
 
     /// Runs it to a good end.
-    pub(crate) fn done(&self, arguments: &[&str]) -> anyhow::Result<Run> {
-        let run = Run::of(&mut self.command(arguments))?;
+    pub(crate) fn done(&self, arguments: &[&str]) -> anyhow::Result<ProgramRun> {
+        let run = ProgramRun::from_command(&mut self.command(arguments))?;
         ensure!(run.code == Some(0), "{arguments:?}: {run:?}");
         Ok(run)
     }
 
     pub(crate) fn add_user(&self, arguments: &[&str], user: &str) -> anyhow::Result<()> {
         let mut command = self.command(arguments);
-        let run = Run::of(command.env("TIDEWATER_PASSWORD", password(user)))?;
+        let run = ProgramRun::from_command(command.env("TIDEWATER_PASSWORD", password(user)))?;
         ensure!(run.code == Some(0), "user add {user}: {run:?}");
         Ok(())
     }
 }
 
-impl Run {
-    pub(crate) fn of(command: &mut Command) -> anyhow::Result<Run> {
+impl ProgramRun {
+    pub(crate) fn from_command(command: &mut Command) -> anyhow::Result<ProgramRun> {
         Ok(command.output()?.into())
     }
 
@@ -113,9 +113,9 @@ impl Run {
     }
 }
 
-impl From<std::process::Output> for Run {
-    fn from(output: std::process::Output) -> Run {
-        Run {
+impl From<std::process::Output> for ProgramRun {
+    fn from(output: std::process::Output) -> ProgramRun {
+        ProgramRun {
             code: output.status.code(),
             stdout: String::from_utf8_lossy(&output.stdout).into_owned(),
             stderr: String::from_utf8_lossy(&output.stderr).into_owned(),

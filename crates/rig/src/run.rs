@@ -14,11 +14,11 @@ use serde::Serialize;
 use crate::Arguments;
 use crate::accidents::Accidents;
 use crate::application::Application;
-use crate::between::{BALANCER, Balancer, NAME, Relay, dials};
+use crate::between::{BALANCER, NAME, Relay, RigBalancer, dials};
 use crate::chance::Chance;
 use crate::cluster::Cluster;
 use crate::device::Device;
-use crate::judge::{Centre, Checked, Judge, Witness};
+use crate::judge::{CheckedCounts, Judge, JudgedCentre, Witness};
 use crate::keeper::Keeper;
 use crate::ledger::Ledger;
 use crate::network::{Network, Weather};
@@ -66,14 +66,14 @@ const fn encrypted(name: &'static str) -> Weather {
 
 /// What a run tells.
 #[derive(Debug, Serialize)]
-struct Report {
+struct RigReport {
     seed: u64,
     /// How long things broke, and how long the whole took.
     broken_seconds: u64,
     seconds: u64,
     faults: BTreeMap<String, u64>,
     syncs: BTreeMap<String, u64>,
-    checked: Checked,
+    checked: CheckedCounts,
     findings: usize,
     first_findings: Vec<String>,
 }
@@ -107,7 +107,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<bool> {
     Ok(is_good)
 }
 
-fn break_and_judge(arguments: &Arguments, seed: u64, folder: &Path) -> anyhow::Result<Report> {
+fn break_and_judge(arguments: &Arguments, seed: u64, folder: &Path) -> anyhow::Result<RigReport> {
     let mut chance = Chance::new(seed);
     let stage = Arc::new(Stage::new(folder)?);
     let program = Program::find(arguments.program.as_deref(), folder)?;
@@ -121,7 +121,7 @@ fn break_and_judge(arguments: &Arguments, seed: u64, folder: &Path) -> anyhow::R
     let ports: Vec<_> = (0..arguments.servers)
         .map(|_| Ports::free())
         .collect::<Result<_, _>>()?;
-    let balancer = Balancer::new(folder, &ports)?;
+    let balancer = RigBalancer::new(folder, &ports)?;
     let relay = Relay::new(folder, &program)?;
     let mut network =
         |weather, targets: &[u16]| Network::start(&stage, weather, targets, chance.fork());
@@ -199,7 +199,7 @@ fn break_and_judge(arguments: &Arguments, seed: u64, folder: &Path) -> anyhow::R
         find_panics(&stage, &one.log())?;
     }
     let (first_findings, findings) = stage.findings();
-    Ok(Report {
+    Ok(RigReport {
         seed,
         broken_seconds,
         seconds: stage.elapsed().as_secs(),
@@ -297,7 +297,7 @@ impl Players {
 }
 
 /// Lets everybody come to rest, and judges.
-fn judge(stage: &Arc<Stage>, cluster: &Cluster, players: Players) -> anyhow::Result<Checked> {
+fn judge(stage: &Arc<Stage>, cluster: &Cluster, players: Players) -> anyhow::Result<CheckedCounts> {
     stage.runs.store(false, Ordering::SeqCst);
     let mut witnesses = Vec::new();
     for (device, application) in players.devices {
@@ -313,8 +313,8 @@ fn judge(stage: &Arc<Stage>, cluster: &Cluster, players: Players) -> anyhow::Res
     rest(&mut witnesses)?;
     let mut judge = Judge {
         stage,
-        centre: Centre::open(&cluster.url())?,
-        checked: Checked::default(),
+        centre: JudgedCentre::open(&cluster.url())?,
+        checked: CheckedCounts::default(),
     };
     judge.judge_fates(&witnesses, &offices)?;
     judge.judge_messages(&witnesses)?;
@@ -356,7 +356,7 @@ fn find_panics(stage: &Stage, name: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn print(report: &Report, as_json: bool) -> anyhow::Result<()> {
+fn print(report: &RigReport, as_json: bool) -> anyhow::Result<()> {
     if as_json {
         println!("{}", serde_json::to_string_pretty(report)?);
         return Ok(());

@@ -138,7 +138,7 @@ pub(crate) fn password(user: &str) -> String {
 
 /// A synced table, as the judges see it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(crate) enum Table {
+pub(crate) enum JudgedTable {
     Visit,
     Line,
     Product,
@@ -146,47 +146,49 @@ pub(crate) enum Table {
     Stock,
 }
 
-impl Table {
-    pub(crate) const ALL: [Table; 5] = [
-        Table::Visit,
-        Table::Line,
-        Table::Product,
-        Table::Movement,
-        Table::Stock,
+impl JudgedTable {
+    pub(crate) const ALL: [JudgedTable; 5] = [
+        JudgedTable::Visit,
+        JudgedTable::Line,
+        JudgedTable::Product,
+        JudgedTable::Movement,
+        JudgedTable::Stock,
     ];
 
     pub(crate) fn name(self) -> &'static str {
         match self {
-            Table::Visit => "visit",
-            Table::Line => "line",
-            Table::Product => "product",
-            Table::Movement => "movement",
-            Table::Stock => "stock",
+            JudgedTable::Visit => "visit",
+            JudgedTable::Line => "line",
+            JudgedTable::Product => "product",
+            JudgedTable::Movement => "movement",
+            JudgedTable::Stock => "stock",
         }
     }
 
-    pub(crate) fn named(name: &str) -> Option<Table> {
-        Table::ALL.into_iter().find(|it| it.name() == name)
+    pub(crate) fn named(name: &str) -> Option<JudgedTable> {
+        JudgedTable::ALL.into_iter().find(|it| it.name() == name)
     }
 
     /// Key and values of all rows, as one text each and the same on both sides; the region of
     /// a row that has none is 0. `flag` turns the column `own` into 0 or 1.
     pub(crate) fn select(self, flag: &str) -> String {
         match self {
-            Table::Visit => format!(
+            JudgedTable::Visit => format!(
                 "SELECT visit_id, region, {flag} || '|' || tag || '|' || amount || '|' || payload \
                  FROM visit"
             ),
-            Table::Line => "SELECT line_id, region, visit_id || '|' || tag || '|' || quantity \
+            JudgedTable::Line => {
+                "SELECT line_id, region, visit_id || '|' || tag || '|' || quantity \
                             FROM line"
-                .into(),
-            Table::Product => "SELECT product_id, 0, tag || '|' || name FROM product".into(),
-            Table::Movement => {
+                    .into()
+            }
+            JudgedTable::Product => "SELECT product_id, 0, tag || '|' || name FROM product".into(),
+            JudgedTable::Movement => {
                 "SELECT movement_id, 0, product_id || '|' || tag || '|' || quantity \
                                 FROM movement"
                     .into()
             }
-            Table::Stock => "SELECT product_id, 0, quantity || '' FROM stock".into(),
+            JudgedTable::Stock => "SELECT product_id, 0, quantity || '' FROM stock".into(),
         }
     }
 }

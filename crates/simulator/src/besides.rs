@@ -6,8 +6,8 @@
 
 use std::cell::RefCell;
 
-use crate::random::Random;
-use crate::tables::{Held, Key, Table};
+use crate::random::SeededRandom;
+use crate::tables::{HoldingRule, Key, SyncedTable};
 
 /// The procedure by which a handler is asked.
 pub(crate) const JUDGED: &str = "judge";
@@ -27,13 +27,13 @@ const TALLIES: [Whole; 6] = [
     Whole::Remote,
     Whole::Greater("priority(grade)"),
 ];
-const FORMS: [(Detected, FormWinner); 6] = [
-    (Detected::Column, FormWinner::Centre),
-    (Detected::Column, FormWinner::Nobody),
-    (Detected::Row, FormWinner::Nobody),
-    (Detected::Column, FormWinner::Remote),
-    (Detected::Column, FormWinner::Centre),
-    (Detected::Row, FormWinner::Remote),
+const FORMS: [(ConflictGrain, FormWinner); 6] = [
+    (ConflictGrain::Column, FormWinner::Centre),
+    (ConflictGrain::Column, FormWinner::Nobody),
+    (ConflictGrain::Row, FormWinner::Nobody),
+    (ConflictGrain::Column, FormWinner::Remote),
+    (ConflictGrain::Column, FormWinner::Centre),
+    (ConflictGrain::Row, FormWinner::Remote),
 ];
 
 /// Whose row a tally is, apart from its sum.
@@ -47,7 +47,7 @@ pub(crate) enum Whole {
 
 /// What a conflict of forms is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Detected {
+pub(crate) enum ConflictGrain {
     Row,
     Column,
 }
@@ -74,8 +74,8 @@ pub(crate) struct Besides {
 
 impl Besides {
     /// Of the world of a seed. Only where programs of the office are can one be a handler.
-    pub(crate) fn of(seed: u64, is_live: bool) -> Besides {
-        let mut random = Random::new(seed ^ 0x6265_7369_6465);
+    pub(crate) fn for_world(seed: u64, is_live: bool) -> Besides {
+        let mut random = SeededRandom::new(seed ^ 0x6265_7369_6465);
         let resolves = random.percent(28);
         let which = random.below(TALLIES.len() as u64) as usize;
         let is_judged = random.percent(33) && is_live;
@@ -98,7 +98,7 @@ impl Besides {
     }
 
     /// What a conflict of forms is, and how it ends.
-    pub(crate) fn form(self) -> Option<(Detected, FormWinner)> {
+    pub(crate) fn form(self) -> Option<(ConflictGrain, FormWinner)> {
         self.resolving.map(|it| FORMS[it])
     }
 
@@ -143,8 +143,8 @@ impl Besides {
                 &format!("conflict = {{ resolve = [\"additive(amount)\"{beside}] }}"),
             );
             let detected = match detected {
-                Detected::Row => "row",
-                Detected::Column => "column",
+                ConflictGrain::Row => "row",
+                ConflictGrain::Column => "column",
             };
             let winner = match winner {
                 FormWinner::Centre => "server_wins",
@@ -216,7 +216,7 @@ const REQUEST: &str = "
     END;";
 
 /// All of them.
-pub(crate) const TABLES: &[Table] = &[
+pub(crate) const TABLES: &[SyncedTable] = &[
     table(
         "tally",
         &["tally_id", "amount", "grade", "debt", "at", "note"],
@@ -226,13 +226,17 @@ pub(crate) const TABLES: &[Table] = &[
     table("request", &["request_id", "note"], "note"),
 ];
 
-const fn table(name: &'static str, columns: &'static [&'static str], text: &'static str) -> Table {
-    Table {
+const fn table(
+    name: &'static str,
+    columns: &'static [&'static str],
+    text: &'static str,
+) -> SyncedTable {
+    SyncedTable {
         name,
         key_is: Key::Integer,
         columns,
         text,
-        held: Held::All,
+        held: HoldingRule::All,
         parent: None,
     }
 }

@@ -69,9 +69,9 @@ impl Chronicle {
     }
 
     /// What it all came to.
-    pub(crate) fn conclude(&self) -> Ended {
+    pub(crate) fn conclude(&self) -> SimulationOutcome {
         let lines = self.lines.as_ref();
-        Ended {
+        SimulationOutcome {
             hash: self.hash.borrow().digest(),
             lines: lines
                 .map(|lines| lines.borrow().clone())
@@ -86,7 +86,7 @@ impl Chronicle {
 
 /// How a simulation ended.
 #[derive(Clone, Debug, Default)]
-pub struct Ended {
+pub struct SimulationOutcome {
     /// Of every line: the same for the same seed.
     pub hash: u64,
     /// What happened, if it was to be kept.

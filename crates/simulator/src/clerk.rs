@@ -12,8 +12,8 @@ use tidewater_centre::{
 };
 
 use crate::besides;
-use crate::failure::Failed;
-use crate::random::Random;
+use crate::failure::SimulationFailure;
+use crate::random::SeededRandom;
 use crate::tables::EDITED;
 use crate::world::World;
 
@@ -52,9 +52,9 @@ const LEFT_ALONE: &str = "tally";
 /// Settles something so many times, now and then.
 pub(crate) async fn settle(
     world: &Rc<World>,
-    mut random: Random,
+    mut random: SeededRandom,
     times: u64,
-) -> Result<(), Failed> {
+) -> Result<(), SimulationFailure> {
     for _ in 0..times {
         sleep(Duration::from_millis(random.below(8_000))).await;
         let settled = match random.percent(50) {
@@ -62,14 +62,17 @@ pub(crate) async fn settle(
             false => settle_refused(world, &mut random).await,
         };
         // He hears of it, and does something else.
-        if let Err(Failed(what)) = settled {
+        if let Err(SimulationFailure(what)) = settled {
             world.chronicle.note(&format!("{CLERK} fails: {what}"));
         }
     }
     Ok(())
 }
 
-async fn settle_conflict(world: &Rc<World>, random: &mut Random) -> Result<(), Failed> {
+async fn settle_conflict(
+    world: &Rc<World>,
+    random: &mut SeededRandom,
+) -> Result<(), SimulationFailure> {
     let Some(host) = world.any_host(random) else {
         return Ok(());
     };
@@ -134,7 +137,10 @@ async fn settle_conflict(world: &Rc<World>, random: &mut Random) -> Result<(), F
     Ok(())
 }
 
-async fn settle_refused(world: &Rc<World>, random: &mut Random) -> Result<(), Failed> {
+async fn settle_refused(
+    world: &Rc<World>,
+    random: &mut SeededRandom,
+) -> Result<(), SimulationFailure> {
     let Some(host) = world.any_host(random) else {
         return Ok(());
     };

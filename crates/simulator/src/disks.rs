@@ -9,8 +9,8 @@ use std::cell::RefCell;
 use std::path::{Path, PathBuf};
 
 use crate::chronicle::Chronicle;
-use crate::random::Random;
-use crate::vfs::{self, Accident, Machine, Operation, Process};
+use crate::random::SeededRandom;
+use crate::vfs::{self, DiskAccident, DiskOperation, Process, SimulatedMachine};
 
 /// What is counted: on a remote, and on the centre.
 const KILLED: [&str; 2] = ["remote killed at a write", "server killed at a write"];
@@ -41,14 +41,14 @@ const COPY: &str = "copy.db";
 
 /// A device with a remote on it.
 pub(crate) struct Device {
-    machine: Machine,
+    machine: SimulatedMachine,
     application: RefCell<Process>,
     syncing: RefCell<Process>,
 }
 
 impl Device {
-    pub(crate) fn new(name: &str, random: Random) -> Device {
-        let machine = Machine::new(name, random);
+    pub(crate) fn new(name: &str, random: SeededRandom) -> Device {
+        let machine = SimulatedMachine::new(name, random);
         Device {
             application: RefCell::new(machine.observer()),
             syncing: RefCell::new(machine.start()),
@@ -102,7 +102,7 @@ impl Device {
     }
 
     /// Something happens at one of the next writes.
-    pub(crate) fn threaten(&self, random: &mut Random) {
+    pub(crate) fn threaten(&self, random: &mut SeededRandom) {
         let process = self.syncing.borrow().number();
         let accident = any(process, random);
         self.machine.arm(accident, random.below(60));
@@ -126,20 +126,20 @@ impl Device {
 
 /// The disk of the centre.
 pub(crate) struct CentreDisk {
-    machine: Machine,
+    machine: SimulatedMachine,
     /// The file's name: another one after each time that it was restored.
     file: RefCell<String>,
     observer: RefCell<Process>,
 }
 
 impl CentreDisk {
-    pub(crate) fn new(random: Random) -> CentreDisk {
+    pub(crate) fn new(random: SeededRandom) -> CentreDisk {
         CentreDisk::named("centre", random)
     }
 
     /// That of the machine of this name.
-    pub(crate) fn named(name: &str, random: Random) -> CentreDisk {
-        let machine = Machine::new(name, random);
+    pub(crate) fn named(name: &str, random: SeededRandom) -> CentreDisk {
+        let machine = SimulatedMachine::new(name, random);
         CentreDisk {
             file: RefCell::new("centre.db".into()),
             observer: RefCell::new(machine.observer()),
@@ -178,14 +178,14 @@ impl CentreDisk {
     }
 
     /// Something happens at one of the next writes, of the given process or of any.
-    pub(crate) fn threaten(&self, process: u64, random: &mut Random) {
+    pub(crate) fn threaten(&self, process: u64, random: &mut SeededRandom) {
         let accident = any(process, random);
         self.machine.arm(accident, random.below(100));
     }
 
     /// A process is killed so many writes from now.
     pub(crate) fn kill(&self, process: u64, after: u64) {
-        self.machine.arm(Accident::Killed(process), after);
+        self.machine.arm(DiskAccident::Killed(process), after);
     }
 
     /// All processes of the machine die at once.
@@ -208,28 +208,28 @@ fn backup(number: u64) -> String {
     format!("backup-{number}.db")
 }
 
-fn any(process: u64, random: &mut Random) -> Accident {
-    use Operation::{Delete, Read, Sync, Truncate, Write};
+fn any(process: u64, random: &mut SeededRandom) -> DiskAccident {
+    use DiskOperation::{Delete, Read, Sync, Truncate, Write};
     let operations = [Read, Write, Sync, Truncate, Delete];
     match random.below(6) {
-        0 | 1 => Accident::Killed(process),
-        2 | 3 => Accident::PowerLost,
-        4 => Accident::Full,
-        _ => Accident::Broken {
+        0 | 1 => DiskAccident::Killed(process),
+        2 | 3 => DiskAccident::PowerLost,
+        4 => DiskAccident::Full,
+        _ => DiskAccident::Broken {
             operation: random.pick(&operations).unwrap_or(Write),
             lasting: random.percent(50),
         },
     }
 }
 
-fn calm(machine: &Machine, place: usize, chronicle: &Chronicle) {
+fn calm(machine: &SimulatedMachine, place: usize, chronicle: &Chronicle) {
     machine.heal();
     for accident in machine.struck() {
         chronicle.fault(match accident {
-            Accident::Killed(_) => KILLED[place],
-            Accident::PowerLost => POWER_LOST[place],
-            Accident::Full => FULL[place],
-            Accident::Broken { .. } => BROKEN[place],
+            DiskAccident::Killed(_) => KILLED[place],
+            DiskAccident::PowerLost => POWER_LOST[place],
+            DiskAccident::Full => FULL[place],
+            DiskAccident::Broken { .. } => BROKEN[place],
         });
     }
 }

@@ -2,10 +2,10 @@
 
 /// A promise is broken, or something that cannot be has happened.
 #[derive(Debug)]
-pub(crate) struct Failed(pub(crate) String);
+pub(crate) struct SimulationFailure(pub(crate) String);
 
-impl<E: std::error::Error> From<E> for Failed {
-    fn from(error: E) -> Failed {
-        Failed(format!("unexpected: {error}"))
+impl<E: std::error::Error> From<E> for SimulationFailure {
+    fn from(error: E) -> SimulationFailure {
+        SimulationFailure(format!("unexpected: {error}"))
     }
 }

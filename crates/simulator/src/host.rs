@@ -26,11 +26,11 @@ use crate::besides::Besides;
 use crate::calendar::BEGIN_MS;
 use crate::chronicle::Chronicle;
 use crate::defects;
-use crate::failure::Failed;
+use crate::failure::SimulationFailure;
 use crate::intruder::Intruder;
 use crate::kit;
-use crate::network::{Address, Farm, Inlet, Traces, Way, Weather, dial_in_requests};
-use crate::random::Random;
+use crate::network::{Address, ConnectionRoute, Farm, Inlet, Traces, Weather, dial_in_requests};
+use crate::random::SeededRandom;
 use crate::scenario;
 use crate::server_life::Life;
 use crate::vfs;
@@ -59,7 +59,7 @@ pub(crate) struct Host {
     /// What it serves, if that is not the scenario.
     served: Option<Config>,
     began: Instant,
-    random: RefCell<Random>,
+    random: RefCell<SeededRandom>,
     intruder: Intruder,
     /// How far the clock is ahead.
     clock_ms: Arc<AtomicI64>,
@@ -76,7 +76,12 @@ struct Process {
 }
 
 impl Host {
-    pub(crate) fn new(place: usize, began: Instant, random: Random, intruder: Intruder) -> Host {
+    pub(crate) fn new(
+        place: usize,
+        began: Instant,
+        random: SeededRandom,
+        intruder: Intruder,
+    ) -> Host {
         Host {
             place,
             is_live: false,
@@ -109,9 +114,9 @@ impl Host {
     }
 
     /// The centre as a new process opens it.
-    async fn open(&self, path: PathBuf) -> Result<(Arc<dyn Centre>, Arc<Life>), Failed> {
-        let (process, path) =
-            vfs::start_beside(&path).ok_or_else(|| Failed("the centre has no machine".into()))?;
+    async fn open(&self, path: PathBuf) -> Result<(Arc<dyn Centre>, Arc<Life>), SimulationFailure> {
+        let (process, path) = vfs::start_beside(&path)
+            .ok_or_else(|| SimulationFailure("the centre has no machine".into()))?;
         let life = Arc::new(Life::new(process));
         let environment =
             sqlite_environment(&mut self.random.borrow_mut(), life.clone(), &self.intruder);
@@ -120,7 +125,7 @@ impl Host {
     }
 
     /// Deploys what the servers serve, as soon as nobody else writes.
-    pub(crate) async fn deploy(&self, path: PathBuf) -> Result<Arc<dyn Centre>, Failed> {
+    pub(crate) async fn deploy(&self, path: PathBuf) -> Result<Arc<dyn Centre>, SimulationFailure> {
         let (centre, _) = self.open(path).await?;
         let config = self.published()?;
         patiently(|| async {
@@ -136,7 +141,7 @@ impl Host {
     }
 
     /// A configuration with all that is published.
-    fn published(&self) -> Result<Config, Failed> {
+    fn published(&self) -> Result<Config, SimulationFailure> {
         if let Some(served) = &self.served {
             return Ok(served.clone());
         }
@@ -147,7 +152,10 @@ impl Host {
     }
 
     /// The centre as a command of the operator's opens it. Unlike servers it gives up at once.
-    pub(crate) async fn command(&self, path: PathBuf) -> Result<Arc<dyn Centre>, Failed> {
+    pub(crate) async fn command(
+        &self,
+        path: PathBuf,
+    ) -> Result<Arc<dyn Centre>, SimulationFailure> {
         let (centre, _) = self.open(path).await?;
         centre.load(&self.published()?.publications).await?;
         Ok(centre)
@@ -159,7 +167,7 @@ impl Host {
         path: PathBuf,
         user: &str,
         disabled: bool,
-    ) -> Result<(), Failed> {
+    ) -> Result<(), SimulationFailure> {
         patiently(|| async {
             let (centre, _) = self.open(path.clone()).await?;
             Ok(centre.set_disabled(user, disabled).await.map(drop)?)
@@ -168,7 +176,11 @@ impl Host {
     }
 
     /// Removes every change from the log that is not needed for who has just synced.
-    pub(crate) async fn prune_log(&self, path: PathBuf, now_ms: i64) -> Result<(), Failed> {
+    pub(crate) async fn prune_log(
+        &self,
+        path: PathBuf,
+        now_ms: i64,
+    ) -> Result<(), SimulationFailure> {
         let retention = RetentionTimes {
             log_ms: 0,
             history_ms: FOREVER_MS,
@@ -182,11 +194,11 @@ impl Host {
     }
 
     /// Starts a server, as soon as nobody else writes.
-    pub(crate) async fn start(&self, path: PathBuf) -> Result<(), Failed> {
+    pub(crate) async fn start(&self, path: PathBuf) -> Result<(), SimulationFailure> {
         patiently(|| self.try_to_start(path.clone())).await
     }
 
-    async fn try_to_start(&self, path: PathBuf) -> Result<(), Failed> {
+    async fn try_to_start(&self, path: PathBuf) -> Result<(), SimulationFailure> {
         let (centre, life) = self.open(path).await?;
         let (address, environment, config) = {
             let mut random = self.random.borrow_mut();
@@ -218,7 +230,7 @@ impl Host {
     }
 
     /// The scenario as it is served here.
-    fn scenario(&self, random: &mut Random) -> Result<Config, Failed> {
+    fn scenario(&self, random: &mut SeededRandom) -> Result<Config, SimulationFailure> {
         let limits = ["", "memory = 2000", "backlog = 1", "sync_timeout = \"10s\""];
         let limits = random.pick(&limits).unwrap_or_default();
         let limits = format!("{limits}\nshutdown_timeout = \"1s\"");
@@ -270,8 +282,8 @@ impl Host {
         traces: &Rc<Traces>,
         again: Rc<dyn Fn() -> Option<DuplexStream>>,
         chronicle: &Rc<Chronicle>,
-    ) -> Way {
-        Way {
+    ) -> ConnectionRoute {
+        ConnectionRoute {
             server: process.life.clone(),
             trace: traces.begin(self.place, chronicle),
             again,
@@ -310,7 +322,7 @@ impl Host {
     ///
     /// # Errors
     /// It keeps memory that nobody uses any more.
-    pub(crate) async fn stop(&self, chronicle: &Chronicle) -> Result<(), Failed> {
+    pub(crate) async fn stop(&self, chronicle: &Chronicle) -> Result<(), SimulationFailure> {
         let Some(process) = self.process.borrow_mut().take() else {
             return Ok(());
         };
@@ -323,7 +335,9 @@ impl Host {
         }
         match memory.reserved_bytes() {
             0 => Ok(()),
-            left => Err(Failed(format!("a stopped server keeps {left} bytes"))),
+            left => Err(SimulationFailure(format!(
+                "a stopped server keeps {left} bytes"
+            ))),
         }
     }
 
@@ -334,9 +348,9 @@ impl Host {
 }
 
 /// Tries again every second: as what starts and watches servers does.
-async fn patiently<F: Future<Output = Result<(), Failed>>>(
+async fn patiently<F: Future<Output = Result<(), SimulationFailure>>>(
     mut attempt: impl FnMut() -> F,
-) -> Result<(), Failed> {
+) -> Result<(), SimulationFailure> {
     for _ in 1..STARTS {
         if attempt().await.is_ok() {
             return Ok(());
@@ -347,7 +361,7 @@ async fn patiently<F: Future<Output = Result<(), Failed>>>(
 }
 
 pub(crate) fn sqlite_environment(
-    random: &mut Random,
+    random: &mut SeededRandom,
     life: Arc<Life>,
     intruder: &Intruder,
 ) -> SqliteEnvironment {
@@ -393,7 +407,7 @@ impl Clock for SimulatedClock {
     }
 }
 
-struct SeededRandomness(Mutex<Random>);
+struct SeededRandomness(Mutex<SeededRandom>);
 
 impl Randomness for SeededRandomness {
     fn fill(&self, bytes: &mut [u8]) -> std::io::Result<()> {

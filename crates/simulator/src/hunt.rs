@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use crate::chronicle::Ended;
+use crate::chronicle::SimulationOutcome;
 use crate::defects::{Defect, with};
 use crate::plan::Plan;
 use crate::range::{Summary, run_each};
@@ -26,7 +26,7 @@ pub struct Caught {
 }
 
 /// Runs a simulation of a product with this defect.
-pub fn run_with(defect: Defect, plan: Plan, readable: bool) -> Ended {
+pub fn run_with(defect: Defect, plan: Plan, readable: bool) -> SimulationOutcome {
     with(Some(defect), || run(plan, readable))
 }
 
@@ -47,8 +47,8 @@ pub fn listed(defect: Defect) -> Option<u64> {
 /// none.
 pub fn hunt(defect: Defect, mut seeds: impl Iterator<Item = u64>) -> Option<Caught> {
     seeds.find_map(|seed| {
-        let what = run_with(defect, Plan::of(seed), false).failure?;
-        let sound = run(Plan::of(seed), false).failure.is_none();
+        let what = run_with(defect, Plan::for_seed(seed), false).failure?;
+        let sound = run(Plan::for_seed(seed), false).failure.is_none();
         sound.then_some(Caught { seed, what })
     })
 }

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex};
 use rusqlite::{Connection, params};
 
 use crate::application;
-use crate::random::Random;
+use crate::random::SeededRandom;
 
 /// SQLite looks up from its work after so many instructions.
 const INSTRUCTIONS: i32 = 60;
@@ -27,7 +27,7 @@ const FIRST_KEY: i64 = 1_000_000;
 pub(crate) struct Intruder(Arc<Mutex<State>>);
 
 struct State {
-    random: Random,
+    random: SeededRandom,
     /// See [`CHANCE`].
     chance: u64,
     written: i64,
@@ -36,7 +36,7 @@ struct State {
 }
 
 impl Intruder {
-    pub(crate) fn new(random: Random) -> Intruder {
+    pub(crate) fn new(random: SeededRandom) -> Intruder {
         Intruder(Arc::new(Mutex::new(State {
             written: 0,
             random,

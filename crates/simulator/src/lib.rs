@@ -40,11 +40,11 @@ mod vfs;
 mod waking;
 mod world;
 
-pub use chronicle::Ended;
+pub use chronicle::SimulationOutcome;
 pub use defects::Defect;
 pub use hunt::{Caught, HUNTED, hunt, hunt_all, listed, run_all_with, run_with};
 pub use plan::Plan;
-pub use range::{Failure, Summary, run_all};
+pub use range::{SeedFailure, Summary, run_all};
 
 use std::cell::RefCell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -65,7 +65,7 @@ thread_local! {
 }
 
 /// Runs a simulation; with `readable` it keeps what happened.
-pub fn run(plan: Plan, readable: bool) -> Ended {
+pub fn run(plan: Plan, readable: bool) -> SimulationOutcome {
     watch_panics();
     for deferred in [false, true] {
         template::centre((deferred, plan.besides()));
@@ -90,7 +90,7 @@ pub fn run(plan: Plan, readable: bool) -> Ended {
 
 /// When all servers have stopped, none of their tasks may be left: a judge of its own, for
 /// it needs the runtime.
-fn leaks(runtime: &Runtime, mut ended: Ended) -> Ended {
+fn leaks(runtime: &Runtime, mut ended: SimulationOutcome) -> SimulationOutcome {
     runtime.block_on(async { tokio::time::sleep(LAST_WORDS).await });
     let tasks = runtime.metrics().num_alive_tasks();
     if tasks > 0 {

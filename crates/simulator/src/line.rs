@@ -16,7 +16,7 @@ use tidewater_protocol::message::{Answer, Call, CallFailed, CallKind};
 use tidewater_remote::RemoteConnection;
 use tidewater_remote::session::{Now, SessionOutcome};
 
-use crate::failure::Failed;
+use crate::failure::SimulationFailure;
 
 /// How long a client bears silence.
 const SILENCE: Duration = Duration::from_secs(30);
@@ -25,7 +25,7 @@ const SILENCE: Duration = Duration::from_secs(30);
 const ANSWERED_WITHIN: Duration = Duration::from_secs(240);
 
 /// A connection, and how its bytes go.
-pub(crate) struct Line {
+pub(crate) struct ServerLine {
     pub(crate) connection: RemoteConnection,
     /// `None` if the server cannot be reached.
     stream: Option<(ReadHalf<DuplexStream>, WriteHalf<DuplexStream>)>,
@@ -37,9 +37,9 @@ pub(crate) struct Line {
     pub(crate) is_live: bool,
     last_call: u64,
     /// What has come of calls, as far as it has come.
-    answers: HashMap<u64, Coming>,
+    answers: HashMap<u64, PendingAnswer>,
     /// What the server has said of its own accord.
-    pub(crate) said: VecDeque<Said>,
+    pub(crate) said: VecDeque<ServerMessage>,
 }
 
 /// The moment of so many ticks since then.
@@ -50,15 +50,15 @@ fn moment(began: Instant, ticks_ms: u64) -> Instant {
 
 /// An answer that comes in pieces, or something else that has come of a call.
 #[derive(Default)]
-struct Coming {
+struct PendingAnswer {
     first: Answer,
     rows: BytesMut,
-    outcome: Option<Called>,
+    outcome: Option<CallEnd>,
 }
 
 /// What came of a call.
 #[derive(Debug)]
-pub(crate) enum Called {
+pub(crate) enum CallEnd {
     Answered(Answer),
     Failed(CallFailed),
     /// There is no connection any more.
@@ -66,7 +66,7 @@ pub(crate) enum Called {
 }
 
 /// What a server says of its own accord.
-pub(crate) enum Said {
+pub(crate) enum ServerMessage {
     Call {
         id: u64,
         call: Call,
@@ -77,9 +77,9 @@ pub(crate) enum Said {
     },
 }
 
-impl Line {
-    pub(crate) fn new(stream: Option<DuplexStream>, last_is_lost: bool, now: Now) -> Line {
-        Line {
+impl ServerLine {
+    pub(crate) fn new(stream: Option<DuplexStream>, last_is_lost: bool, now: Now) -> ServerLine {
+        ServerLine {
             connection: RemoteConnection::dial("simulator", SILENCE, now),
             stream: stream.map(tokio::io::split),
             output: Bytes::new(),
@@ -162,7 +162,7 @@ impl Line {
         Ok(())
     }
 
-    /// As [`Line::turn`], where no sync is under way; then hears what was said.
+    /// As [`ServerLine::turn`], where no sync is under way; then hears what was said.
     pub(crate) async fn wait(
         &mut self,
         began: Instant,
@@ -185,10 +185,10 @@ impl Line {
             match CallKind::from_flags(flags) {
                 Some(CallKind::Call | CallKind::OneWay) => {
                     if let Ok(call) = Call::decode(payload) {
-                        self.said.push_back(Said::Call { id, call });
+                        self.said.push_back(ServerMessage::Call { id, call });
                     }
                 }
-                Some(CallKind::Cancel) => self.said.push_back(Said::Cancel { id }),
+                Some(CallKind::Cancel) => self.said.push_back(ServerMessage::Cancel { id }),
                 Some(kind) => self.answers.entry(id).or_default().take(kind, payload),
                 None => {}
             }
@@ -223,7 +223,7 @@ impl Line {
         now: &dyn Fn() -> Now,
         call: &Call,
         within_ms: Option<u64>,
-    ) -> Result<Called, Failed> {
+    ) -> Result<CallEnd, SimulationFailure> {
         self.last_call += 1;
         let id = self.last_call;
         self.say(id, CallKind::Call, call.encode_to_vec(), within_ms);
@@ -235,20 +235,22 @@ impl Line {
                 return Ok(outcome);
             }
             if !self.connection.is_open() {
-                return Ok(Called::Lost);
+                return Ok(CallEnd::Lost);
             }
             self.wait(began, now, Some(end)).await;
         }
         let procedure = &call.procedure;
-        Err(Failed(format!("a call of {procedure} is never answered")))
+        Err(SimulationFailure(format!(
+            "a call of {procedure} is never answered"
+        )))
     }
 }
 
-impl Coming {
+impl PendingAnswer {
     fn take(&mut self, kind: CallKind, payload: Bytes) {
         if kind == CallKind::Failed {
             let failed = CallFailed::decode(payload).unwrap_or_default();
-            self.outcome = Some(Called::Failed(failed));
+            self.outcome = Some(CallEnd::Failed(failed));
             return;
         }
         let answer = Answer::decode(payload).unwrap_or_default();
@@ -259,7 +261,7 @@ impl Coming {
         if kind != CallKind::Piece {
             let rows = std::mem::take(&mut self.rows).freeze();
             let first = std::mem::take(&mut self.first);
-            self.outcome = Some(Called::Answered(Answer { rows, ..first }));
+            self.outcome = Some(CallEnd::Answered(Answer { rows, ..first }));
         }
     }
 }

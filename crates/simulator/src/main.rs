@@ -66,7 +66,7 @@ fn main() -> anyhow::Result<ExitCode> {
         return with_defect(defect, &arguments);
     }
     if let Some(seed) = arguments.seed {
-        return Ok(replay(Plan::of(seed)));
+        return Ok(replay(Plan::for_seed(seed)));
     }
     let (seeds, threads) = range(&arguments)?;
     conclude(&run_all(seeds, threads), arguments.json)
@@ -95,7 +95,7 @@ fn with_defect(defect: Defect, arguments: &Arguments) -> anyhow::Result<ExitCode
         let (seeds, threads) = range(arguments)?;
         return conclude(&run_all_with(defect, seeds, threads), arguments.json);
     };
-    let ended = run_with(defect, Plan::of(seed), true);
+    let ended = run_with(defect, Plan::for_seed(seed), true);
     for line in &ended.lines {
         println!("{line}");
     }

@@ -8,9 +8,9 @@ use tokio::time::{sleep, timeout};
 
 use crate::application::{self, Application};
 use crate::calendar::DAY_MS;
-use crate::failure::Failed;
+use crate::failure::SimulationFailure;
 use crate::host::{DEPLOYED, Host, PRUNED};
-use crate::random::Random;
+use crate::random::SeededRandom;
 use crate::users::USERS;
 use crate::world::World;
 
@@ -54,9 +54,9 @@ const JUMP_MS: u64 = DAY_MS as u64;
 /// Does so many things, one after the other.
 pub(crate) async fn operate(
     world: &Rc<World>,
-    mut random: Random,
+    mut random: SeededRandom,
     steps: u64,
-) -> Result<(), Failed> {
+) -> Result<(), SimulationFailure> {
     let mut backups = 0;
     for _ in 0..steps {
         sleep(Duration::from_millis(random.below(10_000))).await;
@@ -107,8 +107,8 @@ pub(crate) async fn operate(
 async fn replace_in_transfer(
     world: &Rc<World>,
     host: &Host,
-    random: &mut Random,
-) -> Result<(), Failed> {
+    random: &mut SeededRandom,
+) -> Result<(), SimulationFailure> {
     let serves = || host.life().is_some_and(|life| life.is_serving());
     let come = async {
         while !serves() {
@@ -126,7 +126,11 @@ async fn replace_in_transfer(
 }
 
 /// A user is not let in for a while. If the centre is restored, it is one in which he is.
-async fn disable(world: &Rc<World>, host: &Host, random: &mut Random) -> Result<(), Failed> {
+async fn disable(
+    world: &Rc<World>,
+    host: &Host,
+    random: &mut SeededRandom,
+) -> Result<(), SimulationFailure> {
     let user = random.pick(USERS).unwrap_or_default();
     host.set_disabled(world.centre_path(), user, true).await?;
     world.chronicle.fault(DISABLED);
@@ -135,7 +139,11 @@ async fn disable(world: &Rc<World>, host: &Host, random: &mut Random) -> Result<
 }
 
 /// Kills a process at a commit to come, before or after it takes effect.
-async fn ambush(world: &Rc<World>, host: &Host, random: &mut Random) -> Result<(), Failed> {
+async fn ambush(
+    world: &Rc<World>,
+    host: &Host,
+    random: &mut SeededRandom,
+) -> Result<(), SimulationFailure> {
     let takes_effect = random.percent(50);
     let Some(life) = host.kill_at_commit(random.between(1, 6), takes_effect) else {
         return Ok(());
@@ -155,14 +163,22 @@ async fn ambush(world: &Rc<World>, host: &Host, random: &mut Random) -> Result<(
     replace(world, host, random).await
 }
 
-async fn replace(world: &Rc<World>, host: &Host, random: &mut Random) -> Result<(), Failed> {
+async fn replace(
+    world: &Rc<World>,
+    host: &Host,
+    random: &mut SeededRandom,
+) -> Result<(), SimulationFailure> {
     host.stop(&world.chronicle).await?;
     sleep(Duration::from_millis(random.below(3_000))).await;
     host.start(world.centre_path()).await
 }
 
 /// Something happens to the centre's disk while the servers use it.
-async fn trouble_disk(world: &Rc<World>, host: &Host, random: &mut Random) -> Result<(), Failed> {
+async fn trouble_disk(
+    world: &Rc<World>,
+    host: &Host,
+    random: &mut SeededRandom,
+) -> Result<(), SimulationFailure> {
     let Some(life) = host.life() else {
         return Ok(());
     };
@@ -180,7 +196,11 @@ async fn trouble_disk(world: &Rc<World>, host: &Host, random: &mut Random) -> Re
 
 /// A column comes or goes in the centre; it is deployed, and one server after the other
 /// takes notice.
-async fn change_schema(world: &Rc<World>, host: &Host, random: &mut Random) -> Result<(), Failed> {
+async fn change_schema(
+    world: &Rc<World>,
+    host: &Host,
+    random: &mut SeededRandom,
+) -> Result<(), SimulationFailure> {
     let connection = application::open(&world.centre_path())?;
     let mut application = Application::new(connection, "operator".into(), random.fork(), false);
     let table = random.pick(&ALTERED).unwrap_or("product");
@@ -197,7 +217,11 @@ async fn change_schema(world: &Rc<World>, host: &Host, random: &mut Random) -> R
 }
 
 /// The centre becomes what it was: all servers stop, and serve the copy.
-async fn restore(world: &Rc<World>, backups: u64, random: &mut Random) -> Result<(), Failed> {
+async fn restore(
+    world: &Rc<World>,
+    backups: u64,
+    random: &mut SeededRandom,
+) -> Result<(), SimulationFailure> {
     for host in &world.hosts {
         if random.percent(50) {
             host.kill();

@@ -4,7 +4,7 @@ use tidewater_remote::database::KeptLimits;
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::besides::Besides;
-use crate::random::Random;
+use crate::random::SeededRandom;
 
 /// How much of everything there is. The seed decides the rest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,8 +25,8 @@ pub struct Plan {
 
 impl Plan {
     /// The plan of a seed.
-    pub fn of(seed: u64) -> Plan {
-        let mut random = Random::new(seed ^ 0x706c_616e);
+    pub fn for_seed(seed: u64) -> Plan {
+        let mut random = SeededRandom::new(seed ^ 0x706c_616e);
         // Most worlds are small: they are fast, and what breaks shows in them too.
         let remotes = match random.below(100) {
             0 => random.between(10, 50),
@@ -45,7 +45,7 @@ impl Plan {
 
     /// How much of their uploads the remotes keep. In some worlds most are too large to be kept.
     pub(crate) fn kept_limits(self) -> KeptLimits {
-        let mut random = Random::new(self.seed ^ 0x006b_6570_7400);
+        let mut random = SeededRandom::new(self.seed ^ 0x006b_6570_7400);
         match random.below(4) {
             0 => KeptLimits {
                 upload_bytes: random.between(1, 500) as usize,
@@ -57,17 +57,17 @@ impl Plan {
 
     /// Whether there is more than syncs: calls, events, and remotes that stay connected.
     pub(crate) fn is_live(self) -> bool {
-        Random::new(self.seed ^ 0x006c_6976_6500).percent(50)
+        SeededRandom::new(self.seed ^ 0x006c_6976_6500).percent(50)
     }
 
     /// What there is beside the tables of every world.
     pub(crate) fn besides(self) -> Besides {
-        Besides::of(self.seed, self.is_live())
+        Besides::for_world(self.seed, self.is_live())
     }
 
     /// How often an operator settles conflicts and refused rows; in most worlds nobody does.
     pub(crate) fn settlings(self) -> u64 {
-        let mut random = Random::new(self.seed ^ 0x0073_6574_746c);
+        let mut random = SeededRandom::new(self.seed ^ 0x0073_6574_746c);
         match random.percent(33) {
             true => random.between(2, 8),
             false => 0,
@@ -76,20 +76,20 @@ impl Plan {
 
     /// Whether a hierarchy of two levels is played when the world has ended.
     pub(crate) fn has_hierarchy(self) -> bool {
-        Random::new(self.seed ^ 0x6c65_7665_6c73).percent(15)
+        SeededRandom::new(self.seed ^ 0x6c65_7665_6c73).percent(15)
     }
 
     /// Whether a market is played when all else has ended.
     pub(crate) fn has_market(self) -> bool {
-        Random::new(self.seed ^ 0x6d61_726b_6574_7300).percent(20)
+        SeededRandom::new(self.seed ^ 0x6d61_726b_6574_7300).percent(20)
     }
 
     /// Whether a remote connects in requests of HTTP: in a third of the worlds half of them do.
     pub(crate) fn dials_in_requests(self, name: &str) -> bool {
-        let mut random = Random::new(self.seed ^ 0x7265_7175_6573);
+        let mut random = SeededRandom::new(self.seed ^ 0x7265_7175_6573);
         let has_some = random.percent(35);
         let own = xxh3_64(name.as_bytes());
-        has_some && Random::new(random.next() ^ own).percent(60)
+        has_some && SeededRandom::new(random.next() ^ own).percent(60)
     }
 
     /// Whether a restored centre may have forgotten more than the remotes have kept.

@@ -2,16 +2,16 @@
 
 /// SplitMix64: small, and the same everywhere.
 #[derive(Clone, Debug)]
-pub(crate) struct Random(u64);
+pub(crate) struct SeededRandom(u64);
 
-impl Random {
-    pub(crate) fn new(seed: u64) -> Random {
-        Random(seed)
+impl SeededRandom {
+    pub(crate) fn new(seed: u64) -> SeededRandom {
+        SeededRandom(seed)
     }
 
     /// A source of its own, so that what one part draws does not shift the others.
-    pub(crate) fn fork(&mut self) -> Random {
-        Random(self.next())
+    pub(crate) fn fork(&mut self) -> SeededRandom {
+        SeededRandom(self.next())
     }
 
     pub(crate) fn next(&mut self) -> u64 {

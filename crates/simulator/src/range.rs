@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use serde::Serialize;
 
-use crate::chronicle::Ended;
+use crate::chronicle::SimulationOutcome;
 use crate::clerk;
 use crate::disks;
 use crate::hierarchy;
@@ -32,14 +32,14 @@ pub struct Summary {
     /// How long it took in their own time.
     pub simulated_seconds: u64,
     /// By seed.
-    pub failures: Vec<Failure>,
+    pub failures: Vec<SeedFailure>,
     /// How often each kind of fault came about; all kinds are there.
     pub faults: BTreeMap<&'static str, u64>,
 }
 
 /// A seed that broke a promise.
 #[derive(Clone, Debug, Serialize)]
-pub struct Failure {
+pub struct SeedFailure {
     /// The seed.
     pub seed: u64,
     /// The promise, and what broke it.
@@ -47,7 +47,7 @@ pub struct Failure {
 }
 
 impl Summary {
-    fn add(&mut self, seed: u64, ended: Ended) {
+    fn add(&mut self, seed: u64, ended: SimulationOutcome) {
         self.seeds += 1;
         self.sessions += ended.sessions;
         self.simulated_seconds += ended.simulated_ms / 1_000;
@@ -55,7 +55,7 @@ impl Summary {
             *self.faults.entry(kind).or_default() += count;
         }
         if let Some(what) = ended.failure {
-            self.failures.push(Failure { seed, what });
+            self.failures.push(SeedFailure { seed, what });
         }
     }
 }
@@ -69,7 +69,7 @@ pub fn run_all(seeds: Range<u64>, threads: usize) -> Summary {
 pub(crate) fn run_each(
     seeds: Range<u64>,
     threads: usize,
-    run: &(dyn Fn(Plan) -> Ended + Sync),
+    run: &(dyn Fn(Plan) -> SimulationOutcome + Sync),
 ) -> Summary {
     let next = AtomicU64::new(seeds.start);
     let summary = Mutex::new(Summary {
@@ -84,7 +84,7 @@ pub(crate) fn run_each(
                     if seed >= seeds.end {
                         break;
                     }
-                    let ended = run(Plan::of(seed));
+                    let ended = run(Plan::for_seed(seed));
                     let mut summary = summary.lock().expect("nobody panics while holding it");
                     summary.add(seed, ended);
                 }

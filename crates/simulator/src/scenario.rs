@@ -4,7 +4,7 @@ use tidewater_centre::ScriptSpec;
 
 use crate::besides::Besides;
 use crate::calendar::RECENT_DAYS;
-use crate::tables::{ASKED, DENIED, EDITED, Held};
+use crate::tables::{ASKED, DENIED, EDITED, HoldingRule};
 
 /// What the programs of the office provide: the first one for the staff only, and it may be done
 /// again by another one if one of them dies.
@@ -114,7 +114,7 @@ pub(crate) fn triggers() -> String {
         let (name, key, text) = (table.name, table.key(), table.text);
         // Whose code somebody likes may be of any region.
         let region = |row: &str| match (table.columns.contains(&"region"), table.held) {
-            (true, Held::MineOrLiked) => {
+            (true, HoldingRule::MineOrLiked) => {
                 format!("iif({row}.code IN (SELECT code FROM liking), NULL, {row}.region)")
             }
             (true, _) => format!("{row}.region"),

@@ -12,7 +12,7 @@ use crate::application::{self, Application, Wish};
 use crate::chronicle::Chronicle;
 use crate::clerk;
 use crate::disks::CentreDisk;
-use crate::failure::Failed;
+use crate::failure::SimulationFailure;
 use crate::hierarchy;
 use crate::host::Host;
 use crate::intruder::Intruder;
@@ -21,8 +21,8 @@ use crate::market;
 use crate::office;
 use crate::operator;
 use crate::plan::Plan;
-use crate::random::Random;
-use crate::remote::Remote;
+use crate::random::SeededRandom;
+use crate::remote::SimulatedRemote;
 use crate::template;
 use crate::users::USERS;
 use crate::waking;
@@ -46,13 +46,13 @@ pub(crate) async fn play(plan: Plan, chronicle: Rc<Chronicle>) {
     if played.is_ok() && plan.has_market() {
         played = market::play(plan, &chronicle).await;
     }
-    if let Err(Failed(what)) = played {
+    if let Err(SimulationFailure(what)) = played {
         chronicle.failed(what);
     }
 }
 
-async fn simulate(plan: Plan, chronicle: &Rc<Chronicle>) -> Result<(), Failed> {
-    let mut random = Random::new(plan.seed);
+async fn simulate(plan: Plan, chronicle: &Rc<Chronicle>) -> Result<(), SimulationFailure> {
+    let mut random = SeededRandom::new(plan.seed);
     let disk = CentreDisk::new(random.fork());
     let besides = plan.besides();
     disk.put(template::centre((random.percent(25), besides)));
@@ -68,7 +68,7 @@ async fn simulate(plan: Plan, chronicle: &Rc<Chronicle>) -> Result<(), Failed> {
         host.start(world.centre_path()).await?;
     }
     // Another chance, so that what is beside the syncs does not shift them.
-    let mut other = Random::new(plan.seed ^ 0x6f66_6669_6365);
+    let mut other = SeededRandom::new(plan.seed ^ 0x6f66_6669_6365);
     let lived = match plan.is_live() {
         true => {
             let provided = office::provide(&world, other.fork());
@@ -86,13 +86,17 @@ async fn simulate(plan: Plan, chronicle: &Rc<Chronicle>) -> Result<(), Failed> {
 }
 
 /// Everybody does as the seed says; then the world heals, and is judged.
-async fn live(world: &Rc<World>, random: &mut Random, mut other: Random) -> Result<(), Failed> {
+async fn live(
+    world: &Rc<World>,
+    random: &mut SeededRandom,
+    mut other: SeededRandom,
+) -> Result<(), SimulationFailure> {
     world.note_held()?;
     let mut remotes = Vec::new();
     for number in 0..world.plan.remotes {
         let user = USERS[(number % USERS.len() as u64) as usize];
         let name = format!("r{number}");
-        remotes.push(Remote::new(world, name, user, random.fork())?);
+        remotes.push(SimulatedRemote::new(world, name, user, random.fork())?);
     }
     let lives = remotes.iter().map(|remote| {
         let (own, other) = (random.fork(), random.fork());
@@ -118,7 +122,7 @@ async fn live(world: &Rc<World>, random: &mut Random, mut other: Random) -> Resu
     };
     let called = office::call(world, other.fork(), calls);
     let lived = try_join3(lives, centre_life, operated);
-    let mut clerk = Random::new(world.plan.seed ^ 0x0063_6c65_726b);
+    let mut clerk = SeededRandom::new(world.plan.seed ^ 0x0063_6c65_726b);
     let settled = clerk::settle(world, clerk.fork(), world.plan.settlings());
     let (_, called, ()) = try_join3(lived, called, settled).await?;
     world.heal();
@@ -133,7 +137,7 @@ async fn live(world: &Rc<World>, random: &mut Random, mut other: Random) -> Resu
         &world.settled(),
         world.plan.besides(),
     )?;
-    found.map_or(Ok(()), |found| Err(Failed(found)))?;
+    found.map_or(Ok(()), |found| Err(SimulationFailure(found)))?;
     if world.has_one_history() {
         let centre = world.centre_connection();
         if !world.is_followed() {
@@ -150,7 +154,7 @@ async fn live(world: &Rc<World>, random: &mut Random, mut other: Random) -> Resu
         let found = found.or(judge::written_otherwise(&centre)?);
         let found = found.or(judge::replayed_for_nothing(&centre)?);
         let found = found.or(judge_contests(world, &remotes)?);
-        found.map_or(Ok(()), |found| Err(Failed(found)))?;
+        found.map_or(Ok(()), |found| Err(SimulationFailure(found)))?;
     }
     for remote in &remotes {
         remote.judge_at_rest()?;
@@ -164,7 +168,10 @@ async fn live(world: &Rc<World>, random: &mut Random, mut other: Random) -> Resu
 }
 
 /// What must have become of changes where conflicts are resolved, and of what a handler judges.
-fn judge_contests(world: &World, remotes: &[Rc<Remote>]) -> Result<Option<String>, Failed> {
+fn judge_contests(
+    world: &World,
+    remotes: &[Rc<SimulatedRemote>],
+) -> Result<Option<String>, SimulationFailure> {
     let (centre, besides) = (world.centre_connection(), world.plan.besides());
     let (settled, doubtful) = (world.settled(), world.doubtful.borrow());
     if besides.resolves() {
@@ -202,7 +209,7 @@ fn judge_contests(world: &World, remotes: &[Rc<Remote>]) -> Result<Option<String
 }
 
 /// What must have become of all calls and events; `called`: those that programs made.
-fn judge_calls(world: &World, called: &[Wish]) -> Result<(), Failed> {
+fn judge_calls(world: &World, called: &[Wish]) -> Result<(), SimulationFailure> {
     let (centre, excuses) = (world.centre_connection(), world.excuses());
     let mut found = None;
     for wish in called {
@@ -215,7 +222,7 @@ fn judge_calls(world: &World, called: &[Wish]) -> Result<(), Failed> {
     if !excuses.pruned && !excuses.restored && !excuses.disk {
         found = found.or(judge::out_of_order(&centre, &world.in_two_files.borrow())?);
     }
-    found.map_or(Ok(()), |found| Err(Failed(found)))
+    found.map_or(Ok(()), |found| Err(SimulationFailure(found)))
 }
 
 /// Everybody syncs until nobody's sync changes anything in the centre: what the last one
@@ -223,11 +230,11 @@ fn judge_calls(world: &World, called: &[Wish]) -> Result<(), Failed> {
 /// copied goes on as a new one, with what had been refused to it.
 async fn come_to_rest(
     world: &Rc<World>,
-    remotes: &[Rc<Remote>],
-    random: &mut Random,
-) -> Result<(), Failed> {
+    remotes: &[Rc<SimulatedRemote>],
+    random: &mut SeededRandom,
+) -> Result<(), SimulationFailure> {
     for _ in 0..ROUNDS {
-        let state = || -> Result<_, Failed> {
+        let state = || -> Result<_, SimulationFailure> {
             let centre = world.centre_connection();
             Ok((judge::audited(&centre)?, judge::events(&centre)?))
         };
@@ -239,7 +246,7 @@ async fn come_to_rest(
             return Ok(());
         }
     }
-    Err(Failed(format!(
+    Err(SimulationFailure(format!(
         "I6: something is uploaded in each of {ROUNDS} rounds"
     )))
 }
@@ -248,9 +255,9 @@ async fn come_to_rest(
 async fn live_in_centre(
     world: &World,
     mut application: Application,
-    mut random: Random,
+    mut random: SeededRandom,
     steps: u64,
-) -> Result<(), Failed> {
+) -> Result<(), SimulationFailure> {
     for _ in 0..steps {
         sleep(Duration::from_millis(random.below(3_000))).await;
         application.reconnect(&world.centre_path())?;

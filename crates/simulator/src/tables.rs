@@ -69,7 +69,7 @@ impl Key {
 }
 
 /// A published table.
-pub(crate) struct Table {
+pub(crate) struct SyncedTable {
     pub(crate) name: &'static str,
     pub(crate) key_is: Key,
     /// All published columns, the key first.
@@ -77,12 +77,12 @@ pub(crate) struct Table {
     /// The column that every change gives a text of its own.
     pub(crate) text: &'static str,
     /// Which rows of the centre a user holds.
-    pub(crate) held: Held,
+    pub(crate) held: HoldingRule,
     /// A column with the key of another table, and that table.
     pub(crate) parent: Option<(&'static str, &'static str)>,
 }
 
-impl Table {
+impl SyncedTable {
     pub(crate) fn key(&self) -> &'static str {
         self.columns[0]
     }
@@ -101,7 +101,7 @@ impl Table {
     }
 
     /// The column that refers to a parent, and the parent.
-    pub(crate) fn reference(&self) -> Option<(&'static str, &'static Table)> {
+    pub(crate) fn reference(&self) -> Option<(&'static str, &'static SyncedTable)> {
         let (column, parent) = self.parent?;
         let parent = EDITED.iter().find(|it| it.name == parent)?;
         Some((column, parent))
@@ -109,14 +109,14 @@ impl Table {
 
     /// Which of [`EDITED`] go when a row of this one goes.
     pub(crate) fn children(&self) -> impl Iterator<Item = usize> {
-        let is_child = |it: &Table| it.parent.is_some_and(|(_, parent)| parent == self.name);
+        let is_child = |it: &SyncedTable| it.parent.is_some_and(|(_, parent)| parent == self.name);
         (0..EDITED.len()).filter(move |&index| is_child(&EDITED[index]))
     }
 }
 
 /// Which rows a user holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Held {
+pub(crate) enum HoldingRule {
     All,
     /// Those of his regions.
     Mine,
@@ -139,116 +139,116 @@ pub(crate) struct Holder<'a> {
     pub(crate) asked: Option<&'a str>,
 }
 
-impl Table {
+impl SyncedTable {
     /// The condition for the rows that somebody holds; his name is `?1`.
     pub(crate) fn held_by(&self, holder: Holder<'_>) -> String {
         let mine = "region IN (SELECT region FROM assignment WHERE login = ?1)";
         match (self.held, self.reference()) {
-            (Held::Mine, _) => mine.into(),
-            (Held::MineOrLiked, _) => {
+            (HoldingRule::Mine, _) => mine.into(),
+            (HoldingRule::MineOrLiked, _) => {
                 format!("({mine} OR code IN (SELECT code FROM liking WHERE login = ?1))")
             }
-            (Held::Recent, _) => {
+            (HoldingRule::Recent, _) => {
                 format!("?1 IS NOT NULL AND day >= '{}'", low_day(holder.now_ms))
             }
-            (Held::Asked, _) => match holder.asked {
+            (HoldingRule::Asked, _) => match holder.asked {
                 Some(region) => format!("?1 IS NOT NULL AND CAST(region AS TEXT) = '{region}'"),
                 None => "?1 IS NULL".into(),
             },
-            (Held::OfParent, Some((column, parent))) => format!(
+            (HoldingRule::OfParent, Some((column, parent))) => format!(
                 "{column} IN (SELECT {} FROM {} WHERE {})",
                 parent.key(),
                 parent.name,
                 parent.held_by(holder)
             ),
-            (Held::All | Held::OfParent, _) => "?1 IS NOT NULL".into(),
+            (HoldingRule::All | HoldingRule::OfParent, _) => "?1 IS NOT NULL".into(),
         }
     }
 }
 
 /// What remotes edit.
-pub(crate) const EDITED: &[Table] = &[
-    Table {
+pub(crate) const EDITED: &[SyncedTable] = &[
+    SyncedTable {
         name: "customer",
         key_is: Key::Integer,
         columns: &["customer_id", "region", "code", "name"],
         text: "name",
-        held: Held::Mine,
+        held: HoldingRule::Mine,
         parent: None,
     },
-    Table {
+    SyncedTable {
         name: "invoice",
         key_is: Key::Integer,
         columns: &["invoice_id", "region", "customer_id", "note", "stamp"],
         text: "note",
-        held: Held::Mine,
+        held: HoldingRule::Mine,
         parent: Some(("customer_id", "customer")),
     },
-    Table {
+    SyncedTable {
         name: "product",
         key_is: Key::Integer,
         columns: &["product_id", "code", "name"],
         text: "name",
-        held: Held::All,
+        held: HoldingRule::All,
         parent: None,
     },
     // Others may hold the row that has the code already.
-    Table {
+    SyncedTable {
         name: "site",
         key_is: Key::Uuid,
         columns: &["site_id", "region", "code", "name"],
         text: "name",
-        held: Held::MineOrLiked,
+        held: HoldingRule::MineOrLiked,
         parent: None,
     },
     // Goes with its parent wherever that goes.
-    Table {
+    SyncedTable {
         name: "visit",
         key_is: Key::Decimal,
         columns: &["visit_id", "customer_id", "note"],
         text: "note",
-        held: Held::OfParent,
+        held: HoldingRule::OfParent,
         parent: Some(("customer_id", "customer")),
     },
     // And its children with it.
-    Table {
+    SyncedTable {
         name: "measure",
         key_is: Key::Integer,
         columns: &["measure_id", "visit_id", "note"],
         text: "note",
-        held: Held::OfParent,
+        held: HoldingRule::OfParent,
         parent: Some(("visit_id", "visit")),
     },
     // Goes when its day is too long ago.
-    Table {
+    SyncedTable {
         name: "reading",
         key_is: Key::Integer,
         columns: &["reading_id", "day", "note"],
         text: "note",
-        held: Held::Recent,
+        held: HoldingRule::Recent,
         parent: None,
     },
     // Comes and goes with what its remote asks for.
-    Table {
+    SyncedTable {
         name: "stock",
         key_is: Key::Integer,
         columns: &["stock_id", "region", "note"],
         text: "note",
-        held: Held::Asked,
+        held: HoldingRule::Asked,
         parent: None,
     },
 ];
 
 /// What only comes down: every transaction of the centre keeps the sum of the balances of both.
-pub(crate) const BALANCES: &[Table] = &[balances("account"), balances("reserve")];
+pub(crate) const BALANCES: &[SyncedTable] = &[balances("account"), balances("reserve")];
 
-const fn balances(name: &'static str) -> Table {
-    Table {
+const fn balances(name: &'static str) -> SyncedTable {
+    SyncedTable {
         name,
         key_is: Key::Integer,
         columns: &["account_id", "balance"],
         text: "balance",
-        held: Held::All,
+        held: HoldingRule::All,
         parent: None,
     }
 }

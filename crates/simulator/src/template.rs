@@ -17,10 +17,10 @@ use crate::besides::Besides;
 use crate::calendar::BEGIN_MS;
 use crate::defects;
 use crate::disks::CentreDisk;
-use crate::failure::Failed;
+use crate::failure::SimulationFailure;
 use crate::host::Host;
 use crate::intruder::Intruder;
-use crate::random::Random;
+use crate::random::SeededRandom;
 use crate::scenario;
 use crate::users::PASSWORD;
 use crate::users::{OFFICE, USERS};
@@ -44,12 +44,12 @@ pub(crate) fn centre(kind: Kind) -> &'static [u8] {
         // Whatever is wrong is not yet.
         .or_insert_with(|| match defects::with(None, || make(kind)) {
             Ok(bytes) => bytes.leak(),
-            Err(Failed(what)) => panic!("no centre to begin with: {what}"),
+            Err(SimulationFailure(what)) => panic!("no centre to begin with: {what}"),
         })
 }
 
-fn make((deferred, besides): Kind) -> Result<Vec<u8>, Failed> {
-    let disk = CentreDisk::new(Random::new(0));
+fn make((deferred, besides): Kind) -> Result<Vec<u8>, SimulationFailure> {
+    let disk = CentreDisk::new(SeededRandom::new(0));
     let path = disk.path();
     let (schema, triggers) = (scenario::schema(deferred), scenario::triggers());
     let besides_schema = besides.schema();
@@ -63,17 +63,20 @@ fn make((deferred, besides): Kind) -> Result<Vec<u8>, Failed> {
     Ok(disk.bytes())
 }
 
-async fn deploy(path: &Path, besides: Besides) -> Result<(), Failed> {
-    let intruder = Intruder::new(Random::new(0));
+async fn deploy(path: &Path, besides: Besides) -> Result<(), SimulationFailure> {
+    let intruder = Intruder::new(SeededRandom::new(0));
     intruder.leave();
-    let host = Host::new(0, Instant::now(), Random::new(0), intruder).with(besides);
+    let host = Host::new(0, Instant::now(), SeededRandom::new(0), intruder).with(besides);
     let centre = host.deploy(path.to_owned()).await?;
     let users: Vec<&str> = USERS.iter().chain([&OFFICE]).copied().collect();
     add_users(&*centre, &users).await
 }
 
 /// Lets users in, all with the same password.
-pub(crate) async fn add_users(centre: &dyn Centre, users: &[&str]) -> Result<(), Failed> {
+pub(crate) async fn add_users(
+    centre: &dyn Centre,
+    users: &[&str],
+) -> Result<(), SimulationFailure> {
     let password_hash = password_hash()?;
     for user in users {
         let user = UserRecord {
@@ -89,8 +92,9 @@ pub(crate) async fn add_users(centre: &dyn Centre, users: &[&str]) -> Result<(),
 }
 
 /// Hashing is slow on purpose, but not here: at the least cost that there is.
-pub(crate) fn password_hash() -> Result<String, Failed> {
-    let impossible = |what: String| Failed(format!("a password cannot be hashed: {what}"));
+pub(crate) fn password_hash() -> Result<String, SimulationFailure> {
+    let impossible =
+        |what: String| SimulationFailure(format!("a password cannot be hashed: {what}"));
     let cost = Params::new(Params::MIN_M_COST, 1, 1, None);
     let cost = cost.map_err(|error| impossible(error.to_string()))?;
     let salt = SaltString::encode_b64(b"a simulated salt");

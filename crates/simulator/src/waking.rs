@@ -9,10 +9,10 @@ use futures_util::stream::{FuturesUnordered, TryStreamExt};
 use tokio::time::{Instant, sleep};
 
 use crate::application::{self, Application};
-use crate::failure::Failed;
+use crate::failure::SimulationFailure;
 use crate::network::Weather;
-use crate::random::Random;
-use crate::remote::Remote;
+use crate::random::SeededRandom;
+use crate::remote::SimulatedRemote;
 use crate::tables::REGIONS;
 use crate::world::World;
 
@@ -26,9 +26,9 @@ const GLANCE: Duration = Duration::from_secs(2);
 /// but those that they are told to make.
 pub(crate) async fn wake(
     world: &Rc<World>,
-    remotes: &[Rc<Remote>],
-    mut random: Random,
-) -> Result<(), Failed> {
+    remotes: &[Rc<SimulatedRemote>],
+    mut random: SeededRandom,
+) -> Result<(), SimulationFailure> {
     world.chronicle.note("everybody stays connected");
     let is_over = Cell::new(false);
     let over = || is_over.get();
@@ -69,7 +69,7 @@ pub(crate) async fn wake(
             }
             match found {
                 None => break,
-                Some(found) if Instant::now() >= end => return Err(Failed(found)),
+                Some(found) if Instant::now() >= end => return Err(SimulationFailure(found)),
                 Some(_) => {}
             }
         }

@@ -11,21 +11,21 @@ use tokio::time::Instant;
 
 use tidewater_remote::session::Now;
 
-use crate::application::{self, Brought, Contending, Contests, FreshKeys};
+use crate::application::{self, Brought, ContestSetup, Contests, FreshKeys};
 use crate::backup;
 use crate::besides::Differences;
 use crate::calendar::{BEGIN_MS, DAY_MS};
 use crate::chronicle::Chronicle;
 use crate::disks::{self, CentreDisk};
-use crate::failure::Failed;
+use crate::failure::SimulationFailure;
 use crate::host::{self, Host};
 use crate::intruder::Intruder;
-use crate::judge::{Excuses, MayRepeat, Settled, Unrecorded};
+use crate::judge::{Excuses, MayRepeat, OperatorWrites, UnrecordedTexts};
 use crate::liar::LIED;
 use crate::network::{Farm, Traces, Weather};
 use crate::office::Backend;
 use crate::plan::Plan;
-use crate::random::Random;
+use crate::random::SeededRandom;
 use crate::users::USERS;
 
 /// How many days may pass in which nothing happens: what remotes keep must not be too old.
@@ -56,12 +56,12 @@ pub(crate) struct World {
     ever_held: RefCell<BTreeMap<&'static str, BTreeSet<i64>>>,
     pub(crate) may_repeat: RefCell<MayRepeat>,
     /// What was written while nothing tracked its table.
-    unrecorded: RefCell<Unrecorded>,
+    unrecorded: RefCell<UnrecordedTexts>,
     /// What was pending somewhere when the centre was restored.
     may_return: RefCell<BTreeSet<String>>,
     intruder: Intruder,
     /// What an operator has written who settles conflicts and refused rows.
-    settled: RefCell<Settled>,
+    settled: RefCell<OperatorWrites>,
     differences: Rc<Differences>,
     /// What applications of the centre have made of the tables that only some worlds have.
     pub(crate) contests: RefCell<Contests>,
@@ -81,7 +81,7 @@ impl World {
         disk: CentreDisk,
         (began, hosts): (Instant, Vec<Host>),
         intruder: Intruder,
-    ) -> Result<Rc<World>, Failed> {
+    ) -> Result<Rc<World>, SimulationFailure> {
         let centre = RefCell::new(application::open(&disk.path())?);
         Ok(Rc::new(World {
             plan,
@@ -216,7 +216,7 @@ impl World {
     }
 
     /// One of the servers' places.
-    pub(crate) fn any_host(&self, random: &mut Random) -> Option<&Host> {
+    pub(crate) fn any_host(&self, random: &mut SeededRandom) -> Option<&Host> {
         let places: Vec<usize> = (0..self.hosts.len()).collect();
         random.pick(&places).map(|place| &self.hosts[place])
     }
@@ -227,7 +227,7 @@ impl World {
     }
 
     /// Copies the centre as it is now.
-    pub(crate) fn back_up(&self, number: u64) -> Result<(), Failed> {
+    pub(crate) fn back_up(&self, number: u64) -> Result<(), SimulationFailure> {
         Ok(backup::copy(
             &self.centre_connection(),
             &self.disk.backup(number),
@@ -235,7 +235,7 @@ impl World {
     }
 
     /// The centre is a copy of this backup from now on.
-    pub(crate) fn restore(&self, backup: u64) -> Result<(), Failed> {
+    pub(crate) fn restore(&self, backup: u64) -> Result<(), SimulationFailure> {
         let number = self.restorations.get() + 1;
         self.restorations.set(number);
         let numbered = backup::audit_number(&self.centre_connection())?;
@@ -280,7 +280,7 @@ impl World {
     }
 
     /// What this file holds is, or was, in another one as well.
-    pub(crate) fn may_repeat(&self, remote: &Connection) -> Result<(), Failed> {
+    pub(crate) fn may_repeat(&self, remote: &Connection) -> Result<(), SimulationFailure> {
         Ok(self.may_repeat.borrow_mut().add(remote)?)
     }
 
@@ -294,18 +294,18 @@ impl World {
     }
 
     /// What applications wrote while nothing tracked the table.
-    pub(crate) fn unrecorded(&self) -> RefMut<'_, Unrecorded> {
+    pub(crate) fn unrecorded(&self) -> RefMut<'_, UnrecordedTexts> {
         self.unrecorded.borrow_mut()
     }
 
     /// The rows of a file are given back as they are, also those that others have changed.
-    pub(crate) fn rows_may_repeat(&self, remote: &Connection) -> Result<(), Failed> {
+    pub(crate) fn rows_may_repeat(&self, remote: &Connection) -> Result<(), SimulationFailure> {
         Ok(self.may_repeat.borrow_mut().add_rows(remote)?)
     }
 
     /// With what applications take part in the tables that only some worlds have.
-    pub(crate) fn contending(&self) -> Contending {
-        Contending {
+    pub(crate) fn contending(&self) -> ContestSetup {
+        ContestSetup {
             besides: self.plan.besides(),
             differences: self.differences.clone(),
         }
@@ -322,7 +322,7 @@ impl World {
     }
 
     /// What an operator may have written.
-    pub(crate) fn settled(&self) -> Ref<'_, Settled> {
+    pub(crate) fn settled(&self) -> Ref<'_, OperatorWrites> {
         self.settled.borrow()
     }
 
@@ -332,7 +332,7 @@ impl World {
     }
 
     /// The regions that a user has now.
-    pub(crate) fn regions(&self, user: &str) -> Result<Vec<i64>, Failed> {
+    pub(crate) fn regions(&self, user: &str) -> Result<Vec<i64>, SimulationFailure> {
         let centre = self.centre_connection();
         let sql = "SELECT region FROM assignment WHERE login = ?1 ORDER BY region";
         let mut statement = centre.prepare_cached(sql)?;
@@ -347,7 +347,7 @@ impl World {
     }
 
     /// Notes which regions users have from now on.
-    pub(crate) fn note_held(&self) -> Result<(), Failed> {
+    pub(crate) fn note_held(&self) -> Result<(), SimulationFailure> {
         for user in USERS {
             let regions = self.regions(user)?;
             let mut held = self.ever_held.borrow_mut();

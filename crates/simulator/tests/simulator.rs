@@ -9,9 +9,9 @@ const SEEDS: u64 = 1_000;
 fn the_same_seed_gives_the_same_history_to_the_byte() {
     let crowd = Plan {
         remotes: 40,
-        ..Plan::of(253)
+        ..Plan::for_seed(253)
     };
-    for plan in (0..8).map(Plan::of).chain([crowd]) {
+    for plan in (0..8).map(Plan::for_seed).chain([crowd]) {
         let (first, second) = (run(plan, true), run(plan, true));
         let differing = first.lines.iter().zip(&second.lines).find(|(a, b)| a != b);
         assert_eq!(differing, None, "{plan:?}");
@@ -22,7 +22,10 @@ fn the_same_seed_gives_the_same_history_to_the_byte() {
 
 #[test]
 fn different_seeds_give_different_histories() {
-    assert_ne!(run(Plan::of(1), false).hash, run(Plan::of(2), false).hash);
+    assert_ne!(
+        run(Plan::for_seed(1), false).hash,
+        run(Plan::for_seed(2), false).hash
+    );
 }
 
 #[test]

@@ -108,25 +108,25 @@ fn printable_lines(text: &str) -> String {
 }
 
 /// Rows of text in aligned columns.
-pub struct Table {
-    columns: Vec<Column>,
+pub struct TextTable {
+    columns: Vec<TextColumn>,
     rows: Vec<Vec<String>>,
 }
 
-struct Column {
+struct TextColumn {
     title: &'static str,
     right: bool,
 }
 
-impl Table {
+impl TextTable {
     /// A table of these columns; a title that begins with `>` has its values aligned to
     /// the right.
-    pub fn new(titles: &[&'static str]) -> Table {
-        let columns = titles.iter().map(|title| Column {
+    pub fn new(titles: &[&'static str]) -> TextTable {
+        let columns = titles.iter().map(|title| TextColumn {
             title: title.trim_start_matches('>'),
             right: title.starts_with('>'),
         });
-        Table {
+        TextTable {
             columns: columns.collect(),
             rows: Vec::new(),
         }
@@ -226,7 +226,7 @@ mod tests {
 
     #[test]
     fn columns_are_aligned_and_numbers_stand_right() {
-        let mut table = Table::new(&["table", ">rows"]);
+        let mut table = TextTable::new(&["table", ">rows"]);
         table.row(["customer".into(), "5".into()]);
         table.row(["été".into(), "1200".into()]);
         let expected = "  table     rows\n  customer     5\n  été       1200\n";

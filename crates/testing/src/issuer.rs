@@ -42,11 +42,11 @@ struct Keys {
     /// Those that it tells of.
     published: Vec<Value>,
     /// That it signs with.
-    signing: Option<(String, Signing)>,
+    signing: Option<(String, IssuerKey)>,
     made: usize,
 }
 
-enum Signing {
+enum IssuerKey {
     Ec(Arc<EcdsaKeyPair>),
     Rsa(Arc<RsaKeyPair>),
 }
@@ -104,7 +104,7 @@ impl Issuer {
             "kty": "EC", "crv": "P-256", "alg": "ES256", "use": "sig",
             "x": encode(x), "y": encode(y),
         });
-        self.publish(key, Signing::Ec(Arc::new(pair)));
+        self.publish(key, IssuerKey::Ec(Arc::new(pair)));
         Ok(())
     }
 
@@ -120,7 +120,7 @@ impl Issuer {
             "n": encode(&public.n),
             "e": encode(&public.e),
         });
-        self.publish(key, Signing::Rsa(Arc::new(pair)));
+        self.publish(key, IssuerKey::Rsa(Arc::new(pair)));
         Ok(())
     }
 
@@ -163,7 +163,7 @@ impl Issuer {
         Ok(())
     }
 
-    fn publish(&self, mut key: Value, signing: Signing) {
+    fn publish(&self, mut key: Value, signing: IssuerKey) {
         let mut keys = lock(&self.state.keys);
         keys.made += 1;
         let id = format!("key-{}", keys.made);
@@ -212,8 +212,8 @@ impl Issuer {
         let keys = lock(&self.state.keys);
         let (id, signing) = keys.signing.as_ref().context("it has a key")?;
         let alg = match signing {
-            Signing::Ec(_) => "ES256",
-            Signing::Rsa(_) => "RS256",
+            IssuerKey::Ec(_) => "ES256",
+            IssuerKey::Rsa(_) => "RS256",
         };
         let mut full = json!({ "alg": alg, "typ": "JWT", "kid": id });
         for (name, value) in header.as_object().into_iter().flatten() {
@@ -222,14 +222,14 @@ impl Issuer {
         let signed = format!("{}.{}", part(&full), part(claims));
         let random = SystemRandom::new();
         let signature = match signing {
-            Signing::Ec(pair) => {
+            IssuerKey::Ec(pair) => {
                 let signature = pair.sign(&random, signed.as_bytes());
                 signature
                     .map_err(|_| anyhow!("no random numbers"))?
                     .as_ref()
                     .to_vec()
             }
-            Signing::Rsa(pair) => {
+            IssuerKey::Rsa(pair) => {
                 let mut signature = vec![0; pair.public().modulus_len()];
                 pair.sign(
                     &RSA_PKCS1_SHA256,
@@ -259,8 +259,8 @@ impl Issuer {
         let keys = lock(&self.state.keys);
         let (id, signing) = keys.signing.as_ref().context("it has a key")?;
         let public = match signing {
-            Signing::Ec(pair) => pair.public_key().as_ref().to_vec(),
-            Signing::Rsa(pair) => pair.public().as_ref().to_vec(),
+            IssuerKey::Ec(pair) => pair.public_key().as_ref().to_vec(),
+            IssuerKey::Rsa(pair) => pair.public().as_ref().to_vec(),
         };
         let published = keys.published.last().context("it tells of a key")?;
         let header = json!({ "alg": "HS256", "typ": "JWT", "kid": id });

@@ -21,7 +21,7 @@ pub(crate) fn run(rows: i32, runs: usize) -> anyhow::Result<()> {
     for run in 0..runs {
         let plain = rusqlite::Connection::open(fleet.path(&format!("plain-{run}.db")))?;
         plain.execute_batch(purchase::sqlite_schema())?;
-        let values = Prepared::of(&expected);
+        let values = PreparedBatch::new(&expected);
         let ((), elapsed) = time(|| values.insert(&plain))?;
         insert.add(elapsed);
 
@@ -54,12 +54,12 @@ pub(crate) fn run(rows: i32, runs: usize) -> anyhow::Result<()> {
 }
 
 /// Rows with their text made beforehand: only SQLite's part is timed.
-struct Prepared {
+struct PreparedBatch {
     rows: Vec<(i32, i32, i32, String, String, String)>,
 }
 
-impl Prepared {
-    fn of(rows: &[purchase::Purchase]) -> Prepared {
+impl PreparedBatch {
+    fn new(rows: &[purchase::Purchase]) -> PreparedBatch {
         let row = |row: &purchase::Purchase| {
             let (cost, date) = (row.cost(), row.order_date());
             (
@@ -71,7 +71,7 @@ impl Prepared {
                 row.notes.clone(),
             )
         };
-        Prepared {
+        PreparedBatch {
             rows: rows.iter().map(row).collect(),
         }
     }

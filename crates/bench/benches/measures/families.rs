@@ -54,7 +54,7 @@ pub(crate) fn run(runs: usize) -> anyhow::Result<()> {
             }
             for (what, samples) in [("inserted", inserted), ("under a new key", followed)] {
                 let millis = samples.seconds().iter().map(|it| it * 1e3);
-                let spread = crate::measure::Spread::of(millis.collect());
+                let spread = crate::measure::Spread::from_values(millis.collect());
                 line(&format!("{database}, bad {name}, {what}"), &spread, "ms");
             }
         }

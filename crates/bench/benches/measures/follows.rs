@@ -65,7 +65,7 @@ enum Application {
 }
 
 impl Application {
-    async fn of(url: &str) -> anyhow::Result<Application> {
+    async fn open(url: &str) -> anyhow::Result<Application> {
         Ok(match url.strip_prefix("sqlite:") {
             Some(path) => {
                 let connection = rusqlite::Connection::open(path)?;
@@ -125,9 +125,9 @@ impl Databases<'_> {
     }
 
     /// A database with documents and the source of their lines, published or not.
-    async fn prepare(&self, name: &str, published: Published) -> anyhow::Result<Place> {
+    async fn prepare(&self, name: &str, published: Published) -> anyhow::Result<ChartPoint> {
         let url = self.url(name)?;
-        let application = Application::of(&url).await?;
+        let application = Application::open(&url).await?;
         application.execute(DDL).await?;
         let docs = application.numbers(PARENTS);
         let lines = application.numbers(ROWS);
@@ -152,7 +152,7 @@ impl Databases<'_> {
         if !matches!(published, Published::Not) {
             centre.deploy(std::slice::from_ref(&spec), false, 0).await?;
         }
-        Ok(Place {
+        Ok(ChartPoint {
             centre,
             spec,
             application,
@@ -161,7 +161,7 @@ impl Databases<'_> {
 }
 
 /// A database, and who writes in it.
-struct Place {
+struct ChartPoint {
     centre: Arc<dyn Centre>,
     spec: PublicationSpec,
     application: Application,
@@ -245,7 +245,7 @@ async fn rows_that_follow(databases: &Databases<'_>, runs: usize) -> anyhow::Res
         .map(|(with, without)| added(with, without, ROWS));
     for (name, values) in [("children", &own), ("their parents", &follows)] {
         let what = format!("{name} move, added by tracking");
-        line(&what, &Spread::of(values.clone()), "us a child");
+        line(&what, &Spread::from_values(values.clone()), "us a child");
     }
     at_most("a parent moves, time a child", &ratios(&follows, &own), 2.0);
     let [own, follows] = &downloads;
@@ -286,11 +286,11 @@ fn added(with: &Samples, without: &Samples, rows: i32) -> Vec<f64> {
 /// Run by run.
 fn ratios(ours: &[f64], theirs: &[f64]) -> Spread {
     let pairs = ours.iter().zip(theirs);
-    Spread::of(pairs.map(|(ours, theirs)| ours / theirs).collect())
+    Spread::from_values(pairs.map(|(ours, theirs)| ours / theirs).collect())
 }
 
 /// How long a first download of all rows takes in the centre.
-async fn downloaded(place: &Place, user: &str) -> anyhow::Result<Duration> {
+async fn downloaded(place: &ChartPoint, user: &str) -> anyhow::Result<Duration> {
     let specs = std::slice::from_ref(&place.spec);
     let schemas = place.centre.load(specs).await?;
     let mut worker = place.centre.worker().await?;
@@ -364,7 +364,7 @@ fn idle_syncs(runtime: &Runtime, databases: &Databases<'_>, runs: usize) -> anyh
          WHERE login = {{s.username}}\" }}\n"
     ))?;
     let running = runtime.block_on(async {
-        let application = Application::of(&url).await?;
+        let application = Application::open(&url).await?;
         application.execute(DDL).await?;
         let [many, few] = [MANY, FEW].map(|count| application.numbers(count));
         application
@@ -404,13 +404,13 @@ fn idle_syncs(runtime: &Runtime, databases: &Databases<'_>, runs: usize) -> anyh
                 bytes[number] = report.bytes_sent + report.bytes_received;
             }
             let samples = samples.seconds().iter().map(|it| it * 1e3);
-            times[number].push(Spread::of(samples.collect()).median);
+            times[number].push(Spread::from_values(samples.collect()).median);
         }
     }
     runtime.block_on(running.shutdown());
     for (number, count) in [MANY, FEW].iter().enumerate() {
         let what = format!("{count} partitions, {} bytes", bytes[number]);
-        line(&what, &Spread::of(times[number].clone()), "ms");
+        line(&what, &Spread::from_values(times[number].clone()), "ms");
     }
     at_most("idle sync, time", &ratios(&times[0], &times[1]), 2.0);
     let bytes = ratios(&[bytes[0] as f64], &[bytes[1] as f64]);

@@ -16,7 +16,7 @@ const PIECES_A_SECOND: f64 = 100.0;
 
 /// How a line is.
 #[derive(Clone, Copy)]
-pub(crate) struct Kind {
+pub(crate) struct JobKind {
     /// Bytes a second, each way.
     pub(crate) speed: f64,
     /// All connections over it break so often.
@@ -24,14 +24,18 @@ pub(crate) struct Kind {
 }
 
 /// A line; it is there until it is dropped.
-pub(crate) struct Line {
+pub(crate) struct ChartLine {
     pub(crate) address: SocketAddr,
     _runtime: Runtime,
 }
 
-impl Line {
+impl ChartLine {
     /// Lays a line from an address of this machine to a server.
-    pub(crate) fn lay(from: IpAddr, server: SocketAddr, kind: Kind) -> anyhow::Result<Line> {
+    pub(crate) fn lay(
+        from: IpAddr,
+        server: SocketAddr,
+        kind: JobKind,
+    ) -> anyhow::Result<ChartLine> {
         let runtime = Runtime::new()?;
         let listener = runtime.block_on(async {
             let socket = TcpSocket::new_v4()?;
@@ -42,14 +46,14 @@ impl Line {
         })?;
         let address = listener.local_addr()?;
         runtime.spawn(carry(listener, server, kind));
-        Ok(Line {
+        Ok(ChartLine {
             address,
             _runtime: runtime,
         })
     }
 }
 
-async fn carry(listener: TcpListener, server: SocketAddr, kind: Kind) {
+async fn carry(listener: TcpListener, server: SocketAddr, kind: JobKind) {
     let laid = Instant::now();
     while let Ok((remote, _)) = listener.accept().await {
         tokio::spawn(async move {

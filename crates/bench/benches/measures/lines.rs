@@ -8,7 +8,7 @@ use anyhow::Context;
 use tidewater_bench::own_address;
 use tidewater_bench::spread::Spread;
 
-use crate::line::{Kind, Line};
+use crate::line::{ChartLine, JobKind};
 use crate::measure::{Samples, at_most, line, time};
 use crate::processes::{Centre, Fleet};
 
@@ -54,12 +54,12 @@ fn broken(centre: &Centre, rows: i32, runs: usize) -> anyhow::Result<()> {
     for run in 0..runs {
         for (breaks_every, samples) in [(None, &mut whole), (Some(BREAKS_EVERY), &mut broken)] {
             let name = format!("{run}-{}.db", breaks_every.is_some());
-            let kind = Kind {
+            let kind = JobKind {
                 speed: FAST,
                 breaks_every,
             };
             let server = address(&fleet)?;
-            let between = Line::lay([127, 0, 0, 1].into(), server, kind)?;
+            let between = ChartLine::lay([127, 0, 0, 1].into(), server, kind)?;
             let to = format!("tcp://{}", between.address);
             let (synced, took) = time(|| fleet.sync_over(&to, &name, &["--compression", "off"]))?;
             let came = &synced.report["downloaded"]["upserts"];
@@ -67,7 +67,7 @@ fn broken(centre: &Centre, rows: i32, runs: usize) -> anyhow::Result<()> {
             samples.add(took);
         }
     }
-    let of = |samples: &Samples| Spread::of(samples.seconds().to_vec());
+    let of = |samples: &Samples| Spread::from_values(samples.seconds().to_vec());
     line("first download over 10 MB a second", &of(&whole), "s");
     line("the same, all breaks every 3 seconds", &of(&broken), "s");
     at_most("broken to whole", &ratio(&broken, &whole), BROKEN_GOAL);
@@ -98,11 +98,11 @@ fn slow(centre: &Centre, runs: usize) -> anyhow::Result<()> {
         let settings = ["off", "auto", "zstd"];
         for run in 0..runs {
             for (index, compression) in settings.into_iter().enumerate() {
-                let kind = Kind {
+                let kind = JobKind {
                     speed: SLOW,
                     breaks_every: None,
                 };
-                let between = Line::lay(own_address(), address(fleet)?, kind)?;
+                let between = ChartLine::lay(own_address(), address(fleet)?, kind)?;
                 let to = format!("tcp://{}", between.address);
                 let name = format!("{what}-{compression}-{run}.db");
                 let synced = fleet.sync_over(&to, &name, &["--compression", compression])?;
@@ -112,12 +112,12 @@ fn slow(centre: &Centre, runs: usize) -> anyhow::Result<()> {
             }
         }
         for index in 0..settings.len() {
-            let seconds = Spread::of(times[index].seconds().to_vec());
+            let seconds = Spread::from_values(times[index].seconds().to_vec());
             line(&format!("{what}, {}", settings[index]), &seconds, "s");
         }
         let of_bytes = |index: usize| {
             let pairs = bytes[index].iter().zip(&bytes[0]);
-            Spread::of(pairs.map(|(ours, raw)| ours / raw).collect())
+            Spread::from_values(pairs.map(|(ours, raw)| ours / raw).collect())
         };
         let goal = match what {
             "rows" => PACKED_GOAL,
@@ -136,7 +136,7 @@ fn slow(centre: &Centre, runs: usize) -> anyhow::Result<()> {
 /// Of times, run by run.
 fn ratio(ours: &Samples, theirs: &Samples) -> Spread {
     let pairs = ours.seconds().iter().zip(theirs.seconds());
-    Spread::of(pairs.map(|(ours, theirs)| ours / theirs).collect())
+    Spread::from_values(pairs.map(|(ours, theirs)| ours / theirs).collect())
 }
 
 fn address(fleet: &Fleet) -> anyhow::Result<SocketAddr> {

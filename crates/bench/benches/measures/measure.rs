@@ -27,14 +27,14 @@ impl Samples {
             .seconds
             .iter()
             .map(|seconds| seconds * 1e6 / f64::from(rows));
-        Spread::of(per_row.collect())
+        Spread::from_values(per_row.collect())
     }
 }
 
 /// The ratio `ours / theirs` of *rates*, that is `theirs / ours` of times, run by run.
 pub(crate) fn of_rates(ours: &Samples, theirs: &Samples) -> Spread {
     let pairs = ours.seconds().iter().zip(theirs.seconds());
-    Spread::of(pairs.map(|(ours, theirs)| theirs / ours).collect())
+    Spread::from_values(pairs.map(|(ours, theirs)| theirs / ours).collect())
 }
 
 /// Runs something and tells how long it took.

@@ -43,21 +43,21 @@ const RESOLVERS: [&str; 11] = [
 ];
 
 /// A server of a database that was just made, in which the tables are published to everybody.
-struct Place<'r> {
+struct ChartPoint<'r> {
     runtime: &'r Runtime,
     client: Client,
     running: RunningServer,
     remotes: TempDir,
 }
 
-impl<'r> Place<'r> {
+impl<'r> ChartPoint<'r> {
     fn open(
         runtime: &'r Runtime,
         url: &str,
         ddl: &str,
         publications: &str,
         scripts: &[(&str, &str, &str)],
-    ) -> anyhow::Result<Place<'r>> {
+    ) -> anyhow::Result<ChartPoint<'r>> {
         let mut config = Config::parse(&format!(
             "[server]\nlisten = [\"tcp://127.0.0.1:0\"]\nconsolidated = {url:?}\n{publications}"
         ))?;
@@ -78,7 +78,7 @@ impl<'r> Place<'r> {
             let running = Server::start(config, centre, Environment::real()).await?;
             anyhow::Ok((client, running))
         })?;
-        Ok(Place {
+        Ok(ChartPoint {
             runtime,
             client,
             running,
@@ -156,7 +156,7 @@ fn uploads(runtime: &Runtime, url: &str, runs: usize) -> anyhow::Result<()> {
             "INSERT INTO by_set (id, name, price) SELECT id, name, price FROM {rows} AS r",
         ),
     ];
-    let place = Place::open(runtime, url, &ddl, &publications, &scripts)?;
+    let place = ChartPoint::open(runtime, url, &ddl, &publications, &scripts)?;
     let mut remotes = Vec::new();
     for name in WAYS {
         remotes.push(place.remote(name)?);
@@ -270,7 +270,7 @@ fn resolved(runtime: &Runtime, url: &str, runs: usize) -> anyhow::Result<()> {
              partition = \"everyone\"\n{conflict}"
         )?;
     }
-    let place = Place::open(runtime, url, &ddl, &publications, &[])?;
+    let place = ChartPoint::open(runtime, url, &ddl, &publications, &[])?;
     let mut remotes = Vec::new();
     for name in &names {
         remotes.push(place.remote(name)?);
@@ -337,7 +337,7 @@ fn by_time(runtime: &Runtime, url: &str, runs: usize) -> anyhow::Result<()> {
          [[publication]]\nname = \"logged\"\n[[publication.table]]\nname = \"logged\"\n\
          partition = \"everyone\"\ndirection = \"download\"\n";
     let scripts = [("stamped", "download_cursor", CURSOR)];
-    let place = Place::open(runtime, url, &ddl, publications, &scripts)?;
+    let place = ChartPoint::open(runtime, url, &ddl, publications, &scripts)?;
     let (mut stamped, _file) = place.remote("stamped")?;
     let (mut logged, _other) = place.remote("logged")?;
     let (mut by_script, mut by_log, mut query) =

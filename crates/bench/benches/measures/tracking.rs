@@ -56,7 +56,7 @@ pub(crate) fn run(rows: i32, runs: usize) -> anyhow::Result<()> {
         let added = pairs.map(|(with, without)| (with - without) * 1e6 / f64::from(rows));
         line(
             &format!("{name}, added by tracking"),
-            &Spread::of(added.collect()),
+            &Spread::from_values(added.collect()),
             "us",
         );
     }

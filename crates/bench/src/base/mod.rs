@@ -40,7 +40,7 @@ pub(crate) trait Base {
     fn has_table(&mut self, name: &str) -> anyhow::Result<bool>;
 
     /// Looks what is there.
-    fn found(&mut self) -> anyhow::Result<Found>;
+    fn found(&mut self) -> anyhow::Result<DatabaseContent>;
 
     /// Runs statements in a transaction.
     fn execute(&mut self, sql: &str) -> anyhow::Result<()>;
@@ -91,7 +91,7 @@ pub(crate) fn key_of(number: u64) -> (i32, i32) {
 
 /// What is in a database before bench begins.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Found {
+pub(crate) enum DatabaseContent {
     /// Nothing that bench would touch.
     Nothing,
     /// What bench itself has left.
@@ -100,13 +100,13 @@ pub(crate) enum Found {
     Foreign(Vec<String>),
 }
 
-impl Found {
+impl DatabaseContent {
     /// Of these tables; `state` are those of the server.
-    fn of(marker: bool, tables: Vec<String>) -> Found {
+    fn from_tables(marker: bool, tables: Vec<String>) -> DatabaseContent {
         match (marker, tables.is_empty()) {
-            (true, _) => Found::Ours,
-            (false, true) => Found::Nothing,
-            (false, false) => Found::Foreign(tables),
+            (true, _) => DatabaseContent::Ours,
+            (false, true) => DatabaseContent::Nothing,
+            (false, false) => DatabaseContent::Foreign(tables),
         }
     }
 }
@@ -125,7 +125,7 @@ pub(crate) fn open(url: &str) -> anyhow::Result<Box<dyn Base>> {
     tidewater_server::config::DatabaseUrl::parse(url)?;
     let mut base: Box<dyn Base> = match url.strip_prefix("sqlite:") {
         Some(path) => Box::new(sqlite::Sqlite::open(url, path)?),
-        None => Box::new(postgres::Postgres::connect(url)?),
+        None => Box::new(postgres::PostgresBase::connect(url)?),
     };
     match base.claim()? {
         true => Ok(base),
@@ -142,10 +142,10 @@ const TABLES: [&str; 3] = ["purchase", "bench_user", "bench_limit"];
 /// Makes an empty database ready: nothing but bench's own tables in it.
 pub(crate) fn prepare(base: &mut dyn Base) -> anyhow::Result<()> {
     match base.found()? {
-        Found::Nothing => {}
+        DatabaseContent::Nothing => {}
         // A run before this one did not come to its end, or was told to keep everything.
-        Found::Ours => clear(base)?,
-        Found::Foreign(tables) => {
+        DatabaseContent::Ours => clear(base)?,
+        DatabaseContent::Foreign(tables) => {
             return Err(BadInput::error(
                 format!(
                     "the database is not empty: it has {}, and the table {MARKER}, by which bench \

@@ -7,7 +7,7 @@ use tidewater_purchase::{load_postgres, purchases};
 use tokio::runtime::Runtime;
 use tokio_postgres::{Client, NoTls};
 
-use super::{Base, Found, History, MARKER, TABLES};
+use super::{Base, DatabaseContent, History, MARKER, TABLES};
 use crate::error::BadInput;
 use crate::processes;
 
@@ -21,7 +21,7 @@ const LOCK: i64 = 0x6265_6e63_6874_6964;
 const TRIES: u32 = 50;
 
 /// See the module.
-pub(super) struct Postgres {
+pub(super) struct PostgresBase {
     url: String,
     runtime: Runtime,
     client: Client,
@@ -29,8 +29,8 @@ pub(super) struct Postgres {
     process: Option<u32>,
 }
 
-impl Postgres {
-    pub(super) fn connect(url: &str) -> anyhow::Result<Postgres> {
+impl PostgresBase {
+    pub(super) fn connect(url: &str) -> anyhow::Result<PostgresBase> {
         let runtime = super::runtime()?;
         let client = runtime.block_on(connect(url))?;
         let session = "SELECT pg_backend_pid()";
@@ -38,7 +38,7 @@ impl Postgres {
         // A process of this number here is another one, if the server is elsewhere.
         let is_here = is_here(url);
         let process = is_here.then(|| processes::postmaster(session as u32));
-        Ok(Postgres {
+        Ok(PostgresBase {
             url: url.to_owned(),
             runtime,
             client,
@@ -84,7 +84,7 @@ fn is_here(url: &str) -> bool {
     })
 }
 
-impl Base for Postgres {
+impl Base for PostgresBase {
     fn url(&self) -> &str {
         &self.url
     }
@@ -106,7 +106,7 @@ impl Base for Postgres {
         Ok(self.number(&there)? > 0)
     }
 
-    fn found(&mut self) -> anyhow::Result<Found> {
+    fn found(&mut self) -> anyhow::Result<DatabaseContent> {
         let mut tables = Vec::new();
         for table in TABLES {
             if self.has_table(table)? {
@@ -116,7 +116,10 @@ impl Base for Postgres {
         if self.number("SELECT count(*) FROM pg_namespace WHERE nspname = 'tidewater'")? > 0 {
             tables.push("what a Tidewater server keeps".into());
         }
-        Ok(Found::of(self.has_table(MARKER)?, tables))
+        Ok(DatabaseContent::from_tables(
+            self.has_table(MARKER)?,
+            tables,
+        ))
     }
 
     fn execute(&mut self, sql: &str) -> anyhow::Result<()> {

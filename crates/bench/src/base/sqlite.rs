@@ -8,7 +8,7 @@ use std::time::Duration;
 use rusqlite::Connection;
 use tidewater_purchase::{load_sqlite, purchases};
 
-use super::{Base, Found, History, MARKER, TABLES};
+use super::{Base, DatabaseContent, History, MARKER, TABLES};
 
 /// How long the server may hold the file.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -67,7 +67,7 @@ impl Base for Sqlite {
         Ok(self.number(&sql)? > 0)
     }
 
-    fn found(&mut self) -> anyhow::Result<Found> {
+    fn found(&mut self) -> anyhow::Result<DatabaseContent> {
         let mut tables = Vec::new();
         for table in TABLES {
             if self.has_table(table)? {
@@ -77,7 +77,10 @@ impl Base for Sqlite {
         if self.has_table("tidewater_centre_meta")? {
             tables.push("what a Tidewater server keeps".into());
         }
-        Ok(Found::of(self.has_table(MARKER)?, tables))
+        Ok(DatabaseContent::from_tables(
+            self.has_table(MARKER)?,
+            tables,
+        ))
     }
 
     fn execute(&mut self, sql: &str) -> anyhow::Result<()> {

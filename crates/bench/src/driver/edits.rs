@@ -9,31 +9,33 @@ use rusqlite::{Connection, TransactionBehavior, params_from_iter};
 use tidewater_purchase::{Purchase, load_sqlite, purchases};
 
 use crate::gate::{Cell, PendingTable};
-use crate::own::{Multiplied, is_in};
-use crate::report::Operation;
+use crate::own::{MultipliedChanges, is_in};
+use crate::report::TimedOperation;
 use crate::sql_name::quoted;
 
 /// Changes all rows of an employee; `times` tells how often they were updated before.
 pub(crate) fn edit(
     path: &Path,
     employee: i32,
-    operation: Operation,
+    operation: TimedOperation,
     rows: u32,
     times: u32,
 ) -> anyhow::Result<()> {
     let mut connection = open(path)?;
     let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
     let changed = match operation {
-        Operation::Update => {
+        TimedOperation::Update => {
             let mut row = Purchase::new(employee, 0);
             for _ in 0..=times {
                 row = row.updated();
             }
             transaction.execute("UPDATE purchase SET cost = ?1", [row.cost()])? as u64
         }
-        Operation::Delete => transaction.execute("DELETE FROM purchase", [])? as u64,
-        Operation::Insert => load_sqlite(&transaction, purchases(employee, 0..rows as i32))?,
-        Operation::Download | Operation::Empty | Operation::Upload => u64::from(rows),
+        TimedOperation::Delete => transaction.execute("DELETE FROM purchase", [])? as u64,
+        TimedOperation::Insert => load_sqlite(&transaction, purchases(employee, 0..rows as i32))?,
+        TimedOperation::Download | TimedOperation::Empty | TimedOperation::Upload => {
+            u64::from(rows)
+        }
     };
     transaction.commit().context("the remote's file")?;
     anyhow::ensure!(
@@ -61,7 +63,7 @@ pub(super) fn replay(
     remotes: u32,
 ) -> anyhow::Result<()> {
     let mut connection = open(path)?;
-    let multiplied = Multiplied::in_file(tables, &connection, number, remotes)?;
+    let multiplied = MultipliedChanges::in_file(tables, &connection, number, remotes)?;
     let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
     for table in tables {
         let name = quoted(&table.name);

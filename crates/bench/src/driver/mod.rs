@@ -22,8 +22,8 @@ pub(crate) use self::remotes::{employee, room, user};
 
 use self::remotes::Share;
 use crate::error::BadInput;
-use crate::gate::{self, Setup, Step, StepReport, ToDriver, ToSupervisor, VERSION};
-use crate::options::Files;
+use crate::gate::{self, GateStep, Setup, StepReport, ToDriver, ToSupervisor, VERSION};
+use crate::options::FilesPlace;
 use crate::processes;
 
 /// How often a driver says that it is there.
@@ -38,7 +38,7 @@ pub struct DriveOptions {
     /// The supervisor's `host:port`.
     pub supervisor: String,
     /// Where remotes have their files.
-    pub files: Files,
+    pub files: FilesPlace,
     /// What the driver calls itself.
     pub name: Option<String>,
 }
@@ -157,7 +157,7 @@ impl Driver {
     }
 
     /// Does a step in a thread of its own, and hears the supervisor meanwhile.
-    fn step(&self, share: &Arc<Share>, step: Step) -> anyhow::Result<StepReport> {
+    fn step(&self, share: &Arc<Share>, step: GateStep) -> anyhow::Result<StepReport> {
         let gate = Arc::new(remotes::Gate::default());
         let (events, share, own_gate) = (self.events.clone(), share.clone(), gate.clone());
         std::thread::spawn(move || {
@@ -192,12 +192,12 @@ fn gone(why: &str) -> anyhow::Error {
 }
 
 /// A temporary folder for the remotes' files.
-pub(crate) fn folder(files: &Files) -> anyhow::Result<TempDir> {
+pub(crate) fn folder(files: &FilesPlace) -> anyhow::Result<TempDir> {
     let mut builder = tempfile::Builder::new();
     builder.prefix("tidewater-bench-");
     let folder = match files {
-        Files::Folder(folder) => folder.clone(),
-        Files::Memory => {
+        FilesPlace::Folder(folder) => folder.clone(),
+        FilesPlace::Memory => {
             let memory = PathBuf::from("/dev/shm");
             if memory.is_dir() {
                 memory

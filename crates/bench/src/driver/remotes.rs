@@ -22,9 +22,11 @@ use tidewater_purchase::FIRST_EMP_ID;
 use super::edits::{edit, replay};
 use super::line::Relay;
 use crate::error::BadInput;
-use crate::gate::{Aim, Group, GroupReport, Moved, Retry, Setup, Step, StepReport, Sync, Task};
+use crate::gate::{
+    Aim, GateStep, Group, GroupReport, MovedRows, Retry, Setup, StepReport, Sync, Task,
+};
 use crate::processes::{monotonic_ns, own_cpu_seconds, raise_open_files};
-use crate::report::{Operation, Phases};
+use crate::report::{Phases, TimedOperation};
 
 /// Only touched pages count; SQLite needs some.
 const STACK_BYTES: usize = 512 << 10;
@@ -122,7 +124,7 @@ pub(super) struct Share {
 }
 
 /// A group of a step, while it is done.
-struct Doing<'a> {
+struct GroupInProgress<'a> {
     group: &'a Group,
     remotes: Vec<u32>,
     next: AtomicUsize,
@@ -144,13 +146,13 @@ impl Share {
     /// Does a step: `ready` is called when all wait for the gate.
     pub(super) fn step(
         &self,
-        step: &Step,
+        step: &GateStep,
         gate: &Gate,
         ready: &(dyn Fn() + std::marker::Sync),
     ) -> anyhow::Result<StepReport> {
         let doing = step.groups.iter().map(|group| self.doing(group));
-        let doing: Vec<Doing<'_>> = doing.collect::<anyhow::Result<_>>()?;
-        let threads = |doing: &Doing<'_>| {
+        let doing: Vec<GroupInProgress<'_>> = doing.collect::<anyhow::Result<_>>()?;
+        let threads = |doing: &GroupInProgress<'_>| {
             let most = match doing.group.task {
                 Task::Begin { timed: false } => BEGINNING_AT_ONCE,
                 Task::Edit { .. } | Task::Replay { .. } | Task::Aim(_) => EDITING_AT_ONCE,
@@ -203,7 +205,7 @@ impl Share {
         }
         // Without remotes nobody has waited for it yet.
         let (_, cpu_before) = gate.wait().context("the step was given up")?;
-        let report = |doing: Doing<'_>| {
+        let report = |doing: GroupInProgress<'_>| {
             let report = doing.report.into_inner();
             report.unwrap_or_else(PoisonError::into_inner)
         };
@@ -213,10 +215,10 @@ impl Share {
         })
     }
 
-    fn doing<'a>(&self, group: &'a Group) -> anyhow::Result<Doing<'a>> {
+    fn doing<'a>(&self, group: &'a Group) -> anyhow::Result<GroupInProgress<'a>> {
         let ours = |number: &u32| number % self.setup.drivers == self.setup.driver;
         let relay = group.line.map(|speed| Relay::start(self.server, speed));
-        Ok(Doing {
+        Ok(GroupInProgress {
             group,
             remotes: (group.first..group.first + group.count)
                 .filter(ours)
@@ -228,7 +230,7 @@ impl Share {
     }
 
     /// One thread of a group: takes one remote after the other.
-    fn work(&self, doing: &Doing<'_>, gate: &Gate) -> anyhow::Result<()> {
+    fn work(&self, doing: &GroupInProgress<'_>, gate: &Gate) -> anyhow::Result<()> {
         let Some((opened, _)) = gate.wait() else {
             return Ok(());
         };
@@ -249,7 +251,7 @@ impl Share {
 
     fn one(
         &self,
-        doing: &Doing<'_>,
+        doing: &GroupInProgress<'_>,
         number: u32,
         gate: &Gate,
         opened: Instant,
@@ -275,13 +277,19 @@ impl Share {
                 let time = time.ok().filter(|it| *it <= LONGEST_CHURN);
                 let until = opened + time.context("the supervisor names no time")?;
                 let sync = Sync {
-                    expected: Some(Moved::by(Operation::Update, u64::from(*rows))),
+                    expected: Some(MovedRows::by(TimedOperation::Update, u64::from(*rows))),
                     ..Sync::default()
                 };
                 let mut report = GroupReport::default();
                 let mut times = 0;
                 while Instant::now() < until && !gate.is_closed() {
-                    edit(&path, employee(number), Operation::Update, *rows, times)?;
+                    edit(
+                        &path,
+                        employee(number),
+                        TimedOperation::Update,
+                        *rows,
+                        times,
+                    )?;
                     report.add(self.sync(number, &sync, None, gate)?);
                     times += 1;
                 }
@@ -291,7 +299,7 @@ impl Share {
     }
 
     /// How many remotes of this driver there are after a step, as far as the step tells.
-    fn begun(&self, step: &Step) -> u64 {
+    fn begun(&self, step: &GateStep) -> u64 {
         let last = step.groups.iter().map(|it| it.first + it.count).max();
         u64::from(last.unwrap_or(0).div_ceil(self.setup.drivers))
     }
@@ -320,7 +328,7 @@ impl Share {
 
     /// Has nothing left that TLS could go on from, where a step wants that: what the process keeps
     /// belongs to a file with authorities, as it is.
-    fn forget(&self, doing: &Doing<'_>) -> anyhow::Result<()> {
+    fn forget(&self, doing: &GroupInProgress<'_>) -> anyhow::Result<()> {
         let afresh = matches!(&doing.group.task, Task::Sync(sync) if sync.afresh);
         for &number in doing.remotes.iter().filter(|_| afresh) {
             let file = self.certificate(number);
@@ -338,7 +346,7 @@ impl Share {
 
     /// The first sync of a remote.
     fn begin(&self, number: u32, gate: &Gate) -> anyhow::Result<GroupReport> {
-        let mut syncing = Syncing::start(gate, Retry::Advised);
+        let mut syncing = WatchedSync::start(gate, Retry::Advised);
         let mut remote = self.remote(number)?;
         let server = format!("tcp://{}", self.server);
         let publications: Vec<&str> = self.setup.publications.iter().map(String::as_str).collect();
@@ -375,7 +383,7 @@ impl Share {
         remote.set_compression(packing(&aim.compression)?);
         let until = Instant::now() + REACHABLE_AFTER;
         let report = loop {
-            let mut syncing = Syncing::start(gate, Retry::Advised);
+            let mut syncing = WatchedSync::start(gate, Retry::Advised);
             match syncing.run(&mut remote) {
                 Ok(report) => break syncing.report(&report),
                 // A relay that has just been told of the server.
@@ -385,7 +393,7 @@ impl Share {
         };
         self.rest(number, remote);
         let moved = report.moved;
-        anyhow::ensure!(moved == Moved::default(), "a sync moved {moved:?}");
+        anyhow::ensure!(moved == MovedRows::default(), "a sync moved {moved:?}");
         Ok(report)
     }
 
@@ -401,7 +409,7 @@ impl Share {
         relay: Option<SocketAddr>,
         gate: &Gate,
     ) -> anyhow::Result<GroupReport> {
-        let mut syncing = Syncing::start(gate, sync.retry);
+        let mut syncing = WatchedSync::start(gate, sync.retry);
         let mut remote = self.remote(number)?;
         remote.set_direction(match sync.upload_only {
             true => SyncDirection::UploadOnly,
@@ -433,7 +441,7 @@ impl Share {
 }
 
 /// One sync, watched.
-struct Syncing<'a> {
+struct WatchedSync<'a> {
     gate: &'a Gate,
     retry: Retry,
     start_ns: u64,
@@ -444,9 +452,9 @@ struct Syncing<'a> {
     since: Instant,
 }
 
-impl<'a> Syncing<'a> {
-    fn start(gate: &'a Gate, retry: Retry) -> Syncing<'a> {
-        Syncing {
+impl<'a> WatchedSync<'a> {
+    fn start(gate: &'a Gate, retry: Retry) -> WatchedSync<'a> {
+        WatchedSync {
             gate,
             retry,
             start_ns: monotonic_ns(),
@@ -537,8 +545,8 @@ fn replace(file: &Path, text: &str, number: u32) -> anyhow::Result<()> {
     Ok(fs::rename(new, file)?)
 }
 
-fn moved(report: &Report) -> Moved {
-    Moved {
+fn moved(report: &Report) -> MovedRows {
+    MovedRows {
         inserts: report.uploaded.inserts,
         updates: report.uploaded.updates,
         deletes: report.uploaded.deletes,

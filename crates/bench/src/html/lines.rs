@@ -13,11 +13,11 @@ use crate::spread::Spread;
 #[derive(Clone, Debug)]
 pub(super) struct Axis {
     title: String,
-    places: Vec<Place>,
+    places: Vec<ChartPoint>,
 }
 
 #[derive(Clone, Debug)]
-struct Place {
+struct ChartPoint {
     label: String,
     value: Option<f64>,
     /// From 0 at the left to 1.
@@ -26,7 +26,7 @@ struct Place {
 
 /// One line.
 #[derive(Clone, Debug)]
-pub(super) struct Line {
+pub(super) struct ChartLine {
     pub(super) name: String,
     pub(super) colour: Colour,
     pub(super) mark: Mark,
@@ -36,7 +36,7 @@ pub(super) struct Line {
 
 /// A published figure.
 #[derive(Clone, Debug)]
-pub(super) struct Reference {
+pub(super) struct PublishedFigure {
     pub(super) name: String,
     pub(super) colour: Colour,
     pub(super) mark: Mark,
@@ -46,11 +46,11 @@ pub(super) struct Reference {
 impl Axis {
     /// Numbers lie where they belong, far apart ones by their logarithm; what is no number stands
     /// to the right of them, in its order.
-    pub(super) fn of<'a>(title: &str, points: impl Iterator<Item = &'a Point>) -> Axis {
-        let mut places: Vec<Place> = Vec::new();
+    pub(super) fn from_points<'a>(title: &str, points: impl Iterator<Item = &'a Point>) -> Axis {
+        let mut places: Vec<ChartPoint> = Vec::new();
         for point in points {
             if !places.iter().any(|it| it.label == point.label) {
-                places.push(Place {
+                places.push(ChartPoint {
                     label: point.label.clone(),
                     value: point.value,
                     at: 0.0,
@@ -79,7 +79,7 @@ impl Axis {
         }
     }
 
-    fn place(&self, label: &str) -> Option<&Place> {
+    fn place(&self, label: &str) -> Option<&ChartPoint> {
         self.places.iter().find(|it| it.label == label)
     }
 }
@@ -106,8 +106,8 @@ const PLOT: i32 = 320;
 pub(super) fn chart(
     name: &str,
     axis: &Axis,
-    lines: &[Line],
-    references: &[Reference],
+    lines: &[ChartLine],
+    references: &[PublishedFigure],
 ) -> anyhow::Result<String> {
     let names = lines.iter().map(|it| it.name.as_str());
     let names: Vec<&str> = names
@@ -185,17 +185,17 @@ pub(super) fn chart(
 }
 
 /// The points of a line along the axis.
-fn places<'a>(axis: &'a Axis, line: &'a Line) -> Vec<(&'a Place, Spread)> {
+fn places<'a>(axis: &'a Axis, line: &'a ChartLine) -> Vec<(&'a ChartPoint, Spread)> {
     let points = line.points.iter();
     let places = points.filter_map(|(label, spread)| Some((axis.place(label)?, *spread)));
-    let mut places: Vec<(&Place, Spread)> = places.collect();
+    let mut places: Vec<(&ChartPoint, Spread)> = places.collect();
     places.sort_by(|(a, _), (b, _)| a.at.total_cmp(&b.at));
     places
 }
 
 /// The labels below the axis, in lines as short as their place is narrow. Those that would cover
 /// another are left out: the table has every point.
-fn labels(axis: &Axis) -> Vec<(&Place, Vec<String>)> {
+fn labels(axis: &Axis) -> Vec<(&ChartPoint, Vec<String>)> {
     let width = f64::from(WIDTH - LEFT - RIGHT) / 1.08;
     let share = width / axis.places.len().max(1) as f64;
     let most = (share as i32 / CHARACTER).max(8) as usize;
@@ -291,7 +291,7 @@ mod tests {
     }
 
     fn places(points: &[Point]) -> Vec<(String, f64)> {
-        let axis = Axis::of("", points.iter());
+        let axis = Axis::from_points("", points.iter());
         let places = axis.places.into_iter();
         places.map(|it| (it.label, it.at)).collect()
     }
@@ -327,7 +327,7 @@ mod tests {
         let points: Vec<Point> = [1_000.0, 1_001.0, 9_000.0]
             .map(|value| point(&value.to_string(), Some(value)))
             .to_vec();
-        let axis = Axis::of("", points.iter());
+        let axis = Axis::from_points("", points.iter());
         let shown: Vec<&str> = labels(&axis)
             .iter()
             .map(|(place, _)| place.label.as_str())

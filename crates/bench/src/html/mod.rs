@@ -16,10 +16,10 @@ use std::fmt::Write;
 pub use self::live::live_html;
 
 use self::bars::{Bar, Group};
-use self::lines::{Axis, Line, Reference};
+use self::lines::{Axis, ChartLine, PublishedFigure};
 use self::text::{escaped, number};
 use crate::papers::{self, Paper};
-use crate::report::{Machine, Median, Operation, Point, Report, Run};
+use crate::report::{MachineReport, Median, OperationRun, Point, ScenarioReport, TimedOperation};
 use crate::spread::Spread;
 use crate::table;
 
@@ -27,7 +27,7 @@ use crate::table;
 ///
 /// # Errors
 /// A chart cannot be drawn, which would be a mistake of ours.
-pub fn html(report: &Report) -> anyhow::Result<String> {
+pub fn html(report: &ScenarioReport) -> anyhow::Result<String> {
     let mut out = head(&report.scenario, &report.machine);
     results(&mut out, report);
     throughput(&mut out, report)?;
@@ -41,7 +41,7 @@ pub fn html(report: &Report) -> anyhow::Result<String> {
     Ok(out)
 }
 
-fn head(scenario: &str, machine: &Machine) -> String {
+fn head(scenario: &str, machine: &MachineReport) -> String {
     let title = format!("tidewater bench {scenario}");
     let mut out = format!(
         "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\"/>\n\
@@ -64,7 +64,7 @@ fn head(scenario: &str, machine: &Machine) -> String {
     out
 }
 
-fn results(out: &mut String, report: &Report) {
+fn results(out: &mut String, report: &ScenarioReport) {
     out.push_str("<h2>Results</h2>\n");
     push_table(out, "Medians", &table::medians(report), 2);
     let noisiest = report.medians.iter().filter(|it| it.repeats > 1);
@@ -97,7 +97,7 @@ fn label(point: &Point) -> String {
 
 /// One chart for each series that shares its points with others, because lines on one chart are
 /// told apart by operation.
-fn throughput(out: &mut String, report: &Report) -> anyhow::Result<()> {
+fn throughput(out: &mut String, report: &ScenarioReport) -> anyhow::Result<()> {
     let points = || report.medians.iter().map(|it| &it.point);
     let is_shared = points().any(|a| points().any(|b| a.label == b.label && a.series != b.series));
     let mut series: Vec<&str> = Vec::new();
@@ -113,7 +113,7 @@ fn throughput(out: &mut String, report: &Report) -> anyhow::Result<()> {
     let has_empty = report
         .medians
         .iter()
-        .any(|it| it.operation == Operation::Empty);
+        .any(|it| it.operation == TimedOperation::Empty);
     for series in series {
         let of_series =
             |it: &&Median| series.is_none_or(|series| it.point.series.as_str() == series);
@@ -121,7 +121,7 @@ fn throughput(out: &mut String, report: &Report) -> anyhow::Result<()> {
         let suffix = series.map_or(String::new(), |series| format!(", {series}"));
         let moving: Vec<&Median> = medians
             .iter()
-            .filter(|it| it.operation != Operation::Empty)
+            .filter(|it| it.operation != TimedOperation::Empty)
             .copied()
             .collect();
         let rows = Rate {
@@ -151,20 +151,20 @@ struct Rate {
 
 fn rates(
     out: &mut String,
-    report: &Report,
+    report: &ScenarioReport,
     rate: &Rate,
     medians: &[&Median],
-    references: Vec<Reference>,
+    references: Vec<PublishedFigure>,
 ) -> anyhow::Result<()> {
-    let mut lines: Vec<Line> = Vec::new();
+    let mut lines: Vec<ChartLine> = Vec::new();
     for median in medians {
         let point = (median.point.label.clone(), (rate.of)(median));
         let name = median.operation.name();
         match lines.iter_mut().find(|line| line.name == name) {
             Some(line) => line.points.push(point),
             None => {
-                let (colour, mark) = paint::of(median.operation);
-                lines.push(Line {
+                let (colour, mark) = paint::for_operation(median.operation);
+                lines.push(ChartLine {
                     name: name.into(),
                     colour,
                     mark,
@@ -173,7 +173,7 @@ fn rates(
             }
         }
     }
-    let axis = Axis::of(&report.varied, medians.iter().map(|it| &it.point));
+    let axis = Axis::from_points(&report.varied, medians.iter().map(|it| &it.point));
     let name = format!("{}: {} by {}", rate.title, rate.unit, report.varied);
     let chart = lines::chart(&name, &axis, &lines, &references)?;
     let mut caption = format!("{} by {}, by total server time.", rate.unit, report.varied);
@@ -191,11 +191,11 @@ fn rates(
 }
 
 /// The published figures that are rates.
-fn references(report: &Report) -> Vec<Reference> {
+fn references(report: &ScenarioReport) -> Vec<PublishedFigure> {
     let figures = papers::figures(&report.scenario).into_iter();
     let lines = figures.filter_map(|figure| {
-        let (colour, mark) = paint::of(figure.operation);
-        Some(Reference {
+        let (colour, mark) = paint::for_operation(figure.operation);
+        Some(PublishedFigure {
             name: format!("{}, {}", figure.paper.name, figure.operation.name()),
             colour,
             mark,
@@ -206,17 +206,17 @@ fn references(report: &Report) -> Vec<Reference> {
 }
 
 /// The runs of an operation at a point.
-fn runs<'a>(report: &'a Report, median: &Median) -> Vec<&'a Run> {
-    let ours = |run: &&Run| run.operation == median.operation && run.point == median.point;
+fn runs<'a>(report: &'a ScenarioReport, median: &Median) -> Vec<&'a OperationRun> {
+    let ours = |run: &&OperationRun| run.operation == median.operation && run.point == median.point;
     report.runs.iter().filter(ours).collect()
 }
 
-fn middle(runs: &[&Run], of: impl Fn(&Run) -> f64) -> f64 {
-    Spread::of(runs.iter().map(|run| of(run)).collect()).median
+fn middle(runs: &[&OperationRun], of: impl Fn(&OperationRun) -> f64) -> f64 {
+    Spread::from_values(runs.iter().map(|run| of(run)).collect()).median
 }
 
 /// A bar for each operation, under the title of its point.
-fn groups(report: &Report, values: impl Fn(&[&Run]) -> Vec<f64>) -> Vec<Group> {
+fn groups(report: &ScenarioReport, values: impl Fn(&[&OperationRun]) -> Vec<f64>) -> Vec<Group> {
     let mut groups: Vec<Group> = Vec::new();
     for median in &report.medians {
         let title = format!("{}: {}", report.varied, label(&median.point));
@@ -235,12 +235,12 @@ fn groups(report: &Report, values: impl Fn(&[&Run]) -> Vec<f64>) -> Vec<Group> {
     groups
 }
 
-fn phases(out: &mut String, report: &Report) -> anyhow::Result<()> {
+fn phases(out: &mut String, report: &ScenarioReport) -> anyhow::Result<()> {
     let parts = [
         "open", "connect", "upload", "wait", "download", "apply", "retry",
     ];
     let groups = groups(report, |runs| {
-        let phase = |of: fn(&Run) -> f64| middle(runs, of) * 1e3;
+        let phase = |of: fn(&OperationRun) -> f64| middle(runs, of) * 1e3;
         vec![
             phase(|run| run.phases.open),
             phase(|run| run.phases.connect),
@@ -261,11 +261,12 @@ fn phases(out: &mut String, report: &Report) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn processors(out: &mut String, report: &Report) -> anyhow::Result<()> {
+fn processors(out: &mut String, report: &ScenarioReport) -> anyhow::Result<()> {
     let parts = ["server", "database", "drivers"];
     let groups = groups(report, |runs| {
-        let part =
-            |of: &dyn Fn(&Run) -> f64| middle(runs, |run| of(run) * 1e6 / run.syncs.max(1) as f64);
+        let part = |of: &dyn Fn(&OperationRun) -> f64| {
+            middle(runs, |run| of(run) * 1e6 / run.syncs.max(1) as f64)
+        };
         vec![
             part(&|run| run.cpu_seconds.server),
             part(&|run| run.cpu_seconds.database.unwrap_or(0.0)),
@@ -278,7 +279,7 @@ fn processors(out: &mut String, report: &Report) -> anyhow::Result<()> {
         &parts,
         &groups,
     )?;
-    let has_database = |run: &Run| run.cpu_seconds.database.is_some();
+    let has_database = |run: &OperationRun| run.cpu_seconds.database.is_some();
     let database = match report.runs.iter().all(has_database) {
         true if report.machine.database.starts_with("SQLite") => {
             " The database is embedded and counts with the server."
@@ -296,7 +297,7 @@ fn processors(out: &mut String, report: &Report) -> anyhow::Result<()> {
 }
 
 /// The numbers that the bars above show.
-fn values(out: &mut String, report: &Report, parts: &[&str], groups: &[Group]) {
+fn values(out: &mut String, report: &ScenarioReport, parts: &[&str], groups: &[Group]) {
     let mut titles = vec![report.varied.clone(), "operation".to_owned()];
     titles.extend(parts.iter().map(ToString::to_string));
     let mut lines = vec![titles];
@@ -314,7 +315,7 @@ fn values(out: &mut String, report: &Report, parts: &[&str], groups: &[Group]) {
     out.push_str("</details>\n");
 }
 
-fn limit(out: &mut String, report: &Report) {
+fn limit(out: &mut String, report: &ScenarioReport) {
     if report.limit.is_empty() {
         return;
     }
@@ -328,7 +329,7 @@ fn limit(out: &mut String, report: &Report) {
     push_table(out, "The databases alone", &table::limits(report), 2);
 }
 
-fn published(out: &mut String, report: &Report) {
+fn published(out: &mut String, report: &ScenarioReport) {
     let figures = papers::figures(&report.scenario);
     let ratios = papers::ratios(&report.scenario);
     if figures.is_empty() && ratios.is_empty() {
@@ -383,7 +384,10 @@ fn published(out: &mut String, report: &Report) {
             let (dividend, divisor) = ratio.seconds;
             lines.push(vec![
                 ratio.paper.name.into(),
-                ratio.operation.map_or("all four", Operation::name).into(),
+                ratio
+                    .operation
+                    .map_or("all four", TimedOperation::name)
+                    .into(),
                 ratio.what.into(),
                 format!("{dividend} / {divisor}"),
                 format!("{:.2}", ratio.published()),
@@ -409,7 +413,7 @@ fn published(out: &mut String, report: &Report) {
 }
 
 /// Where an operation had the most rows a second.
-fn best(report: &Report, operation: Operation) -> Option<&Median> {
+fn best(report: &ScenarioReport, operation: TimedOperation) -> Option<&Median> {
     let ours = report.medians.iter().filter(|it| it.operation == operation);
     ours.max_by(|a, b| {
         let rate = |it: &Median| it.rows_per_second.median;
@@ -417,7 +421,7 @@ fn best(report: &Report, operation: Operation) -> Option<&Median> {
     })
 }
 
-fn notes(out: &mut String, report: &Report) {
+fn notes(out: &mut String, report: &ScenarioReport) {
     if report.notes.is_empty() {
         return;
     }
@@ -427,7 +431,7 @@ fn notes(out: &mut String, report: &Report) {
     }
 }
 
-fn known(out: &mut String, machine: &Machine) {
+fn known(out: &mut String, machine: &MachineReport) {
     let yes = |is: bool| if is { "yes" } else { "no" }.to_owned();
     let lines = [
         ("Processor", machine.processor.clone()),

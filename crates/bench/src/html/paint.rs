@@ -8,7 +8,7 @@ use std::fmt::Write;
 
 use plotters::style::RGBColor;
 
-use crate::report::Operation;
+use crate::report::TimedOperation;
 
 /// A colour, as it is drawn and as it is shown in dark.
 #[derive(Clone, Copy, Debug)]
@@ -58,14 +58,14 @@ pub(super) enum Mark {
 }
 
 /// How an operation's line looks.
-pub(super) fn of(operation: Operation) -> (Colour, Mark) {
+pub(super) fn for_operation(operation: TimedOperation) -> (Colour, Mark) {
     match operation {
-        Operation::Download => (DOWNLOAD, Mark::Down),
-        Operation::Update => (UPDATE, Mark::Disc),
-        Operation::Delete => (DELETE, Mark::Cross),
-        Operation::Insert => (INSERT, Mark::Square),
-        Operation::Empty => (EMPTY, Mark::Ring),
-        Operation::Upload => (UPLOAD, Mark::Up),
+        TimedOperation::Download => (DOWNLOAD, Mark::Down),
+        TimedOperation::Update => (UPDATE, Mark::Disc),
+        TimedOperation::Delete => (DELETE, Mark::Cross),
+        TimedOperation::Insert => (INSERT, Mark::Square),
+        TimedOperation::Empty => (EMPTY, Mark::Ring),
+        TimedOperation::Upload => (UPLOAD, Mark::Up),
     }
 }
 

@@ -3,14 +3,14 @@
 use roxmltree::{Document, ParsingOptions};
 
 use super::*;
-use crate::report::{Cpu, Limit, Machine, Phases, RunClock};
+use crate::report::{Cpu, Limit, MachineReport, Phases, RunClock};
 
-fn run(operation: Operation, label: &str, value: Option<f64>, seconds: f64) -> Run {
+fn run(operation: TimedOperation, label: &str, value: Option<f64>, seconds: f64) -> OperationRun {
     let rows = match operation {
-        Operation::Empty => 0,
+        TimedOperation::Empty => 0,
         _ => 1_000,
     };
-    Run {
+    OperationRun {
         operation,
         point: Point {
             label: label.into(),
@@ -57,11 +57,11 @@ fn run(operation: Operation, label: &str, value: Option<f64>, seconds: f64) -> R
     }
 }
 
-fn report(scenario: &str, runs: Vec<Run>) -> Report {
-    let mut report = Report {
+fn report(scenario: &str, runs: Vec<OperationRun>) -> ScenarioReport {
+    let mut report = ScenarioReport {
         scenario: scenario.into(),
         varied: "remotes".into(),
-        machine: Machine::default(),
+        machine: MachineReport::default(),
         runs,
         medians: Vec::new(),
         limit: Vec::new(),
@@ -72,7 +72,7 @@ fn report(scenario: &str, runs: Vec<Run>) -> Report {
 }
 
 /// Reads a page, and looks whether it refers to anything outside of itself.
-fn with_page(report: &Report, look: impl FnOnce(&Document<'_>)) {
+fn with_page(report: &ScenarioReport, look: impl FnOnce(&Document<'_>)) {
     let page = html(report).expect("a page");
     let options = ParsingOptions {
         allow_dtd: true,
@@ -118,14 +118,18 @@ fn texts(document: &Document<'_>, name: &str) -> Vec<String> {
 fn a_page_has_charts_tables_and_what_is_published() {
     let mut runs = Vec::new();
     for (label, seconds) in [("20", 0.5), ("1000", 1.0), ("1000", 2.0)] {
-        for operation in [Operation::Empty, Operation::Download, Operation::Update] {
+        for operation in [
+            TimedOperation::Empty,
+            TimedOperation::Download,
+            TimedOperation::Update,
+        ] {
             runs.push(run(operation, label, label.parse().ok(), seconds));
         }
     }
     let mut report = report("remotes", runs);
     report.notes.push("A note.".into());
     report.limit.push(Limit {
-        operation: Operation::Update,
+        operation: TimedOperation::Update,
         rows_per_sync: 100,
         database_rows_per_second: 5_000.0,
         remote_rows_per_second: 5_000.0,
@@ -170,7 +174,7 @@ fn a_page_has_charts_tables_and_what_is_published() {
 #[test]
 fn whatever_a_user_calls_things_is_text() {
     let evil = "</text></svg><script src='http://evil'>\"&\u{7}";
-    let mut report = report("own", vec![run(Operation::Upload, evil, None, 1.0)]);
+    let mut report = report("own", vec![run(TimedOperation::Upload, evil, None, 1.0)]);
     report.scenario = evil.into();
     report.varied = evil.into();
     report.machine.files = evil.into();
@@ -188,7 +192,7 @@ fn reports_of_nothing_and_of_zeros_are_pages_too() {
     with_page(&report("limit", Vec::new()), |document| {
         assert_eq!(texts(document, "svg").len(), 4);
     });
-    let mut zero = run(Operation::Empty, "1", Some(1.0), 1.0);
+    let mut zero = run(TimedOperation::Empty, "1", Some(1.0), 1.0);
     zero.phases = Phases::default();
     zero.cpu_seconds = Cpu::default();
     with_page(&report("remotes", vec![zero]), |document| {
@@ -200,7 +204,7 @@ fn reports_of_nothing_and_of_zeros_are_pages_too() {
 #[test]
 fn series_that_share_points_have_charts_of_their_own() {
     let in_series = |label: &str, series: &str| {
-        let mut run = run(Operation::Update, label, None, 1.0);
+        let mut run = run(TimedOperation::Update, label, None, 1.0);
         run.point.series = series.into();
         run
     };
@@ -225,8 +229,8 @@ fn series_that_share_points_have_charts_of_their_own() {
 #[test]
 fn ratios_are_those_of_the_report() {
     let runs = vec![
-        run(Operation::Delete, "100", Some(100.0), 4.0),
-        run(Operation::Delete, "10000", Some(10_000.0), 1.0),
+        run(TimedOperation::Delete, "100", Some(100.0), 4.0),
+        run(TimedOperation::Delete, "10000", Some(10_000.0), 1.0),
     ];
     with_page(&report("size", runs), |document| {
         let rows = texts(document, "tr");
@@ -237,12 +241,12 @@ fn ratios_are_those_of_the_report() {
         );
     });
     let limited = |label: &str, seconds: f64| {
-        let mut run = run(Operation::Update, label, None, seconds);
+        let mut run = run(TimedOperation::Update, label, None, seconds);
         run.connections = Some(2);
         run
     };
     let runs = vec![
-        run(Operation::Update, "no limit", None, 1.0),
+        run(TimedOperation::Update, "no limit", None, 1.0),
         limited("limit 2, after 1 s", 3.0),
         limited("limit 2, as advised", 2.0),
     ];

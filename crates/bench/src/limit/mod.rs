@@ -12,7 +12,7 @@ use std::path::Path;
 
 use crate::base::Base;
 use crate::machine;
-use crate::report::{Limit, Operation, Run};
+use crate::report::{Limit, OperationRun, TimedOperation};
 use crate::spread::Spread;
 use crate::supervisor::Watcher;
 
@@ -56,14 +56,14 @@ impl Load {
 pub(crate) fn measure(
     base: &mut dyn Base,
     files: &Path,
-    runs: &[Run],
+    runs: &[OperationRun],
     watcher: &Watcher<'_>,
 ) -> anyhow::Result<Vec<Limit>> {
     let mut limits = Vec::new();
     let mut known = Vec::new();
     for run in runs {
         let is_new = !known.contains(&run.rows_per_sync);
-        if !is_new || !Operation::TIMED.contains(&run.operation) {
+        if !is_new || !TimedOperation::TIMED.contains(&run.operation) {
             continue;
         }
         known.push(run.rows_per_sync);
@@ -74,16 +74,16 @@ pub(crate) fn measure(
             rows,
         };
         (watcher.note)(&format!("the databases alone, {rows} rows a sync"));
-        limits.extend(of(base, files, load, runs, watcher)?);
+        limits.extend(limits_of(base, files, load, runs, watcher)?);
     }
     Ok(limits)
 }
 
-fn of(
+fn limits_of(
     base: &mut dyn Base,
     files: &Path,
     load: Load,
-    runs: &[Run],
+    runs: &[OperationRun],
     watcher: &Watcher<'_>,
 ) -> anyhow::Result<Vec<Limit>> {
     base.execute(&format!("DROP TABLE IF EXISTS {TABLE}"))?;
@@ -99,7 +99,7 @@ fn of(
     watcher.check()?;
     let remotes = remotes::measure(files, load, cores)?;
     let limit = |number: usize| {
-        let operation = Operation::TIMED[number];
+        let operation = TimedOperation::TIMED[number];
         let rate = |seconds: f64| load.all_rows() as f64 / seconds.max(1e-9);
         let (database, remote) = (rate(database[number]), rate(remotes[number]));
         let both = 1.0 / (1.0 / database + 1.0 / remote);
@@ -112,16 +112,16 @@ fn of(
             share: reached(runs, operation, load.rows).map(|reached| reached / both),
         }
     };
-    Ok((0..Operation::TIMED.len()).map(limit).collect())
+    Ok((0..TimedOperation::TIMED.len()).map(limit).collect())
 }
 
 /// What Tidewater reached, rows a second.
-fn reached(runs: &[Run], operation: Operation, rows: u32) -> Option<f64> {
+fn reached(runs: &[OperationRun], operation: TimedOperation, rows: u32) -> Option<f64> {
     let ours = runs
         .iter()
         .filter(|run| run.operation == operation && run.rows_per_sync == u64::from(rows));
     let rates: Vec<f64> = ours.map(|run| run.rows_per_second).collect();
-    (!rates.is_empty()).then(|| Spread::of(rates).median)
+    (!rates.is_empty()).then(|| Spread::from_values(rates).median)
 }
 
 #[cfg(test)]

@@ -18,7 +18,7 @@ use super::{Load, TABLE};
 use crate::base::{connect, runtime};
 use crate::copy::{Micros, Timestamp, encode};
 use crate::driver::employee;
-use crate::report::Operation;
+use crate::report::TimedOperation;
 
 const COLUMNS: &str = "emp_id, purch_id, cust_id, cost, order_date, notes";
 
@@ -31,17 +31,17 @@ pub(super) fn measure(url: &str, load: Load, cores: usize) -> anyhow::Result<[f6
         .collect::<anyhow::Result<_>>()?;
     let settle = format!("VACUUM ANALYZE {TABLE}");
     // What is downloaded has to be there.
-    run(&runtime, &clients, load, Operation::Insert)?;
+    run(&runtime, &clients, load, TimedOperation::Insert)?;
     runtime.block_on(clients[0].batch_execute(&settle))?;
     let mut seconds = [0.0; 4];
-    for (operation, seconds) in Operation::TIMED.into_iter().zip(&mut seconds) {
+    for (operation, seconds) in TimedOperation::TIMED.into_iter().zip(&mut seconds) {
         *seconds = run(&runtime, &clients, load, operation)?.as_secs_f64();
     }
     Ok(seconds)
 }
 
 /// What a batch needs, made beforehand.
-enum Prepared {
+enum PreparedBatch {
     Keys(Vec<i32>),
     Copy(Vec<Bytes>),
     Rows(Box<Arrays>),
@@ -59,28 +59,28 @@ struct Arrays {
     seen: Vec<Micros>,
 }
 
-impl Prepared {
-    fn of(operation: Operation, remotes: Range<u32>, rows: u32) -> Prepared {
+impl PreparedBatch {
+    fn new(operation: TimedOperation, remotes: Range<u32>, rows: u32) -> PreparedBatch {
         let employees = remotes.map(employee);
         let all = |employees: Vec<i32>| {
             let of_one = move |employee| purchases(employee, 0..rows as i32);
             employees.into_iter().flat_map(of_one)
         };
         match operation {
-            Operation::Insert => Prepared::Copy(encode(all(employees.collect()))),
-            Operation::Update | Operation::Delete => {
+            TimedOperation::Insert => PreparedBatch::Copy(encode(all(employees.collect()))),
+            TimedOperation::Update | TimedOperation::Delete => {
                 let mut arrays = Arrays::default();
                 for row in all(employees.collect()) {
                     // Deletes come after updates.
                     let updated = row.clone().updated();
                     match operation {
-                        Operation::Update => arrays.push(updated, row.cost_micros),
+                        TimedOperation::Update => arrays.push(updated, row.cost_micros),
                         _ => arrays.push(updated.clone(), updated.cost_micros),
                     }
                 }
-                Prepared::Rows(Box::new(arrays))
+                PreparedBatch::Rows(Box::new(arrays))
             }
-            _ => Prepared::Keys(employees.collect()),
+            _ => PreparedBatch::Keys(employees.collect()),
         }
     }
 }
@@ -101,11 +101,11 @@ fn run(
     runtime: &Runtime,
     clients: &[Arc<Client>],
     load: Load,
-    operation: Operation,
+    operation: TimedOperation,
 ) -> anyhow::Result<Duration> {
     let batches = load.batches().into_iter();
-    let prepared = batches.map(|remotes| Prepared::of(operation, remotes, load.rows));
-    let prepared: Arc<Vec<Prepared>> = Arc::new(prepared.collect());
+    let prepared = batches.map(|remotes| PreparedBatch::new(operation, remotes, load.rows));
+    let prepared: Arc<Vec<PreparedBatch>> = Arc::new(prepared.collect());
     let next = Arc::new(AtomicUsize::new(0));
     let statements = clients.iter().map(|it| it.prepare(sql(operation)));
     let statements: Vec<Statement> = statements
@@ -140,11 +140,11 @@ fn run(
     Ok(elapsed)
 }
 
-fn sql(operation: Operation) -> &'static str {
+fn sql(operation: TimedOperation) -> &'static str {
     match operation {
-        Operation::Insert => "SELECT 1",
-        Operation::Update => UPDATE,
-        Operation::Delete => DELETE,
+        TimedOperation::Insert => "SELECT 1",
+        TimedOperation::Update => UPDATE,
+        TimedOperation::Delete => DELETE,
         _ => DOWNLOAD,
     }
 }
@@ -172,9 +172,9 @@ const UPDATE: &str = seen!(
 const DELETE: &str = seen!("DELETE FROM bench_limit AS t USING");
 
 /// One batch; returns its rows.
-async fn one(client: &Client, statement: &Statement, batch: &Prepared) -> anyhow::Result<u64> {
+async fn one(client: &Client, statement: &Statement, batch: &PreparedBatch) -> anyhow::Result<u64> {
     match batch {
-        Prepared::Keys(keys) => {
+        PreparedBatch::Keys(keys) => {
             let rows = client.query_raw(statement, [keys]).await?;
             let mut rows = pin!(rows);
             let mut count = 0;
@@ -183,7 +183,7 @@ async fn one(client: &Client, statement: &Statement, batch: &Prepared) -> anyhow
             }
             Ok(count)
         }
-        Prepared::Copy(pieces) => {
+        PreparedBatch::Copy(pieces) => {
             let copy = format!("COPY {TABLE} ({COLUMNS}) FROM STDIN (FORMAT BINARY)");
             let sink = client.copy_in(&copy).await.context("COPY was refused")?;
             let mut sink = pin!(sink);
@@ -192,7 +192,7 @@ async fn one(client: &Client, statement: &Statement, batch: &Prepared) -> anyhow
             }
             Ok(sink.finish().await?)
         }
-        Prepared::Rows(rows) => {
+        PreparedBatch::Rows(rows) => {
             let parameters: [&(dyn tokio_postgres::types::ToSql + Sync); 7] = [
                 &rows.emp_id,
                 &rows.purch_id,

@@ -10,7 +10,7 @@ use rusqlite::{Connection, params};
 use tidewater_purchase::{FIRST_EMP_ID, Purchase, purchases};
 
 use super::Load;
-use crate::report::Operation;
+use crate::report::TimedOperation;
 
 /// What is pending, with what the row was before.
 const CHANGES: &str = "CREATE TABLE change (emp_id INT NOT NULL, purch_id INT NOT NULL, \
@@ -34,11 +34,11 @@ pub(super) fn measure(folder: &Path, load: Load, threads: usize) -> anyhow::Resu
     let at = |number: u32| folder.path().join(format!("{number}.db"));
     each(load, threads, |number| make(&at(number)))?;
     let mut seconds = [0.0; 4];
-    for (operation, seconds) in Operation::TIMED.into_iter().zip(&mut seconds) {
+    for (operation, seconds) in TimedOperation::TIMED.into_iter().zip(&mut seconds) {
         each(load, threads, |number| edit(&at(number), operation, &rows))?;
         let start = Instant::now();
         each(load, threads, |number| match operation {
-            Operation::Download => apply(&at(number), &rows),
+            TimedOperation::Download => apply(&at(number), &rows),
             _ => take(&at(number), rows.len()),
         })?;
         *seconds = start.elapsed().as_secs_f64();
@@ -87,20 +87,20 @@ fn make(path: &PathBuf) -> anyhow::Result<()> {
 }
 
 /// The application's part, and that of the triggers.
-fn edit(path: &PathBuf, operation: Operation, rows: &[Row]) -> anyhow::Result<()> {
+fn edit(path: &PathBuf, operation: TimedOperation, rows: &[Row]) -> anyhow::Result<()> {
     let connection = open(path)?;
     connection.execute_batch("BEGIN")?;
     let seen = "INSERT INTO change SELECT * FROM purchase";
     match operation {
-        Operation::Update => {
+        TimedOperation::Update => {
             connection.execute(seen, [])?;
             connection.execute("UPDATE purchase SET cost = '123456790.120000'", [])?;
         }
-        Operation::Delete => {
+        TimedOperation::Delete => {
             connection.execute(seen, [])?;
             connection.execute("DELETE FROM purchase", [])?;
         }
-        Operation::Insert => {
+        TimedOperation::Insert => {
             write(&connection, rows)?;
             let keys =
                 "INSERT INTO change (emp_id, purch_id) SELECT emp_id, purch_id FROM purchase";

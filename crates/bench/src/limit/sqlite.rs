@@ -8,7 +8,7 @@ use tidewater_purchase::{Purchase, purchases};
 
 use super::Load;
 use crate::driver::employee;
-use crate::report::Operation;
+use crate::report::TimedOperation;
 
 const IS_SEEN: &str = "emp_id = ?1 AND purch_id = ?2 AND cust_id IS ?3 AND cost IS ?4 \
      AND order_date IS ?5 AND notes IS ?6";
@@ -30,28 +30,28 @@ pub(super) fn measure(path: &Path, load: Load) -> anyhow::Result<[f64; 4]> {
     connection.busy_timeout(Duration::from_secs(60))?;
     // As the server's connections are.
     connection.pragma_update(None, "synchronous", "FULL")?;
-    run(&connection, load, Operation::Insert)?;
+    run(&connection, load, TimedOperation::Insert)?;
     let mut seconds = [0.0; 4];
-    for (operation, seconds) in Operation::TIMED.into_iter().zip(&mut seconds) {
+    for (operation, seconds) in TimedOperation::TIMED.into_iter().zip(&mut seconds) {
         *seconds = run(&connection, load, operation)?.as_secs_f64();
     }
     Ok(seconds)
 }
 
-fn run(connection: &Connection, load: Load, operation: Operation) -> anyhow::Result<Duration> {
+fn run(connection: &Connection, load: Load, operation: TimedOperation) -> anyhow::Result<Duration> {
     let mut elapsed = Duration::ZERO;
     let mut done = 0;
     for remotes in load.batches() {
         let employees = remotes.map(employee);
         let of_one = |employee| purchases(employee, 0..load.rows as i32);
         let rows: Vec<Row> = match operation {
-            Operation::Download => Vec::new(),
+            TimedOperation::Download => Vec::new(),
             _ => employees.clone().flat_map(of_one).map(Row::new).collect(),
         };
         let start = Instant::now();
         connection.execute_batch("BEGIN")?;
         match operation {
-            Operation::Download => {
+            TimedOperation::Download => {
                 for employee in employees {
                     done += read(connection, employee)?;
                 }
@@ -86,10 +86,10 @@ fn read(connection: &Connection, employee: i32) -> anyhow::Result<u64> {
     Ok(count)
 }
 
-fn write(connection: &Connection, operation: Operation, rows: &[Row]) -> anyhow::Result<u64> {
+fn write(connection: &Connection, operation: TimedOperation, rows: &[Row]) -> anyhow::Result<u64> {
     let sql = match operation {
-        Operation::Update => format!("UPDATE bench_limit SET cost = ?7 WHERE {IS_SEEN}"),
-        Operation::Delete => format!("DELETE FROM bench_limit WHERE {IS_SEEN}"),
+        TimedOperation::Update => format!("UPDATE bench_limit SET cost = ?7 WHERE {IS_SEEN}"),
+        TimedOperation::Delete => format!("DELETE FROM bench_limit WHERE {IS_SEEN}"),
         _ => "INSERT INTO bench_limit VALUES (?1, ?2, ?3, ?4, ?5, ?6)".into(),
     };
     let mut statement = connection.prepare_cached(&sql)?;
@@ -98,11 +98,11 @@ fn write(connection: &Connection, operation: Operation, rows: &[Row]) -> anyhow:
         let (emp_id, purch_id, cust_id) = (row.emp_id, row.purch_id, row.cust_id);
         let notes = &row.notes;
         count += match operation {
-            Operation::Update => statement.execute(params![
+            TimedOperation::Update => statement.execute(params![
                 emp_id, purch_id, cust_id, cost, date, notes, updated
             ])?,
             // Deletes come after updates.
-            Operation::Delete => {
+            TimedOperation::Delete => {
                 statement.execute(params![emp_id, purch_id, cust_id, updated, date, notes])?
             }
             _ => statement.execute(params![emp_id, purch_id, cust_id, cost, date, notes])?,

@@ -2,10 +2,10 @@
 
 use std::time::Instant;
 
-use super::LiveOptions;
-use super::client::{Kind, Outcome};
+use super::LiveBenchOptions;
+use super::client::{JobKind, JobOutcome};
 use super::report::Goal;
-use super::stage::Setting;
+use super::stage::StageSetting;
 use super::trial::{Figure, Of, Trial};
 use crate::base;
 
@@ -25,9 +25,9 @@ const LOOKUPS: u32 = 16;
 const RAW: &str = "bytes there and back, one after the other";
 const DATABASE: &str = "the database alone, 16 at a time, prepared";
 
-pub(super) fn setting() -> Setting {
+pub(super) fn setting() -> StageSetting {
     let (employees, purchases) = base::LOOK_UP;
-    Setting {
+    StageSetting {
         sections: PROCEDURES,
         employees: 0..employees,
         purchases,
@@ -36,18 +36,18 @@ pub(super) fn setting() -> Setting {
     }
 }
 
-pub(super) fn trials(options: &LiveOptions) -> Vec<Trial> {
+pub(super) fn trials(options: &LiveBenchOptions) -> Vec<Trial> {
     let seconds = options.seconds;
-    let programs = |kinds: Vec<Kind>, figure: Figure| Trial {
+    let programs = |kinds: Vec<JobKind>, figure: Figure| Trial {
         name: figure.name.clone(),
-        run: Box::new(move |stage| Ok(Outcome::beside(&stage.together(seconds, &kinds)?))),
+        run: Box::new(move |stage| Ok(JobOutcome::beside(&stage.together(seconds, &kinds)?))),
         figures: vec![figure.with_times()],
     };
-    let echo = |threads, pause_ms| Kind::Echo { threads, pause_ms };
+    let echo = |threads, pause_ms| JobKind::Echo { threads, pause_ms };
     let look_up = Figure::rate("a row by its key, 16 at a time");
     vec![
         programs(
-            vec![Kind::Raw],
+            vec![JobKind::Raw],
             Figure::rate(RAW).published(&[("a machine of this kind", 61_000.0)]),
         ),
         programs(
@@ -64,7 +64,7 @@ pub(super) fn trials(options: &LiveOptions) -> Vec<Trial> {
                 ]),
         ),
         programs(
-            vec![Kind::EchoHttp],
+            vec![JobKind::EchoHttp],
             Figure::rate("the same over HTTP with JSON")
                 .of(Of::Figure(RAW))
                 .goal(Goal::AtLeast(12_000.0))
@@ -83,7 +83,7 @@ pub(super) fn trials(options: &LiveOptions) -> Vec<Trial> {
                 ]),
         ),
         programs(
-            vec![Kind::Lookup { threads: LOOKUPS }],
+            vec![JobKind::Lookup { threads: LOOKUPS }],
             look_up.of(Of::Figure(DATABASE)).goal(Goal::Share(0.6)),
         ),
         Trial {
@@ -91,7 +91,7 @@ pub(super) fn trials(options: &LiveOptions) -> Vec<Trial> {
             run: Box::new(move |stage| {
                 let begun = Instant::now();
                 let count = stage.base.look_up(LOOKUPS, seconds)?;
-                Ok(Outcome::counted(count, begun.elapsed()))
+                Ok(JobOutcome::counted(count, begun.elapsed()))
             }),
             figures: vec![Figure::rate(DATABASE)],
         },

@@ -1,9 +1,9 @@
 //! Events a second, delivered and kept.
 
-use super::LiveOptions;
-use super::client::{Kind, Outcome};
+use super::LiveBenchOptions;
+use super::client::{JobKind, JobOutcome};
 use super::report::Goal;
-use super::stage::Setting;
+use super::stage::StageSetting;
 use super::trial::{Figure, Of, Trial};
 use crate::driver::employee;
 
@@ -35,8 +35,8 @@ const ONE_TO_SIX: &[(&str, f64)] = &[
     ("the paper's Voyager", 300_000.0),
 ];
 
-pub(super) fn setting() -> Setting {
-    Setting {
+pub(super) fn setting() -> StageSetting {
+    StageSetting {
         sections: SPACES,
         employees: employee(0)..employee(SYNCING),
         purchases: ROWS,
@@ -45,19 +45,19 @@ pub(super) fn setting() -> Setting {
     }
 }
 
-pub(super) fn trials(options: &LiveOptions) -> Vec<Trial> {
+pub(super) fn trials(options: &LiveBenchOptions) -> Vec<Trial> {
     let seconds = options.seconds;
     let mut trials = vec![Trial {
         name: RAW.into(),
         run: Box::new(move |stage| {
-            let raw = [Kind::RawToSix];
-            Ok(Outcome::beside(&stage.together(seconds, &raw)?))
+            let raw = [JobKind::RawToSix];
+            Ok(JobOutcome::beside(&stage.together(seconds, &raw)?))
         }),
         figures: vec![Figure::rate(RAW)],
     }];
     let passed = |name: String, publishers: u32, subscribers: u32| {
-        let mut kinds = vec![Kind::Listen; subscribers as usize];
-        let publish = |publisher| Kind::Publish {
+        let mut kinds = vec![JobKind::Listen; subscribers as usize];
+        let publish = |publisher| JobKind::Publish {
             publisher,
             per_second: None,
         };
@@ -67,7 +67,7 @@ pub(super) fn trials(options: &LiveOptions) -> Vec<Trial> {
             name: figure.name.clone(),
             run: Box::new(move |stage| {
                 let outcomes = stage.together(seconds, &kinds)?;
-                Ok(Outcome::beside(&outcomes[..subscribers as usize]))
+                Ok(JobOutcome::beside(&outcomes[..subscribers as usize]))
             }),
             figures: vec![figure],
         }
@@ -96,8 +96,8 @@ pub(super) fn trials(options: &LiveOptions) -> Vec<Trial> {
     let keep = |name: &str, threads, at_once, goal: Option<Goal>| Trial {
         name: name.into(),
         run: Box::new(move |stage| {
-            let kind = Kind::Keep { threads, at_once };
-            Ok(Outcome::beside(&stage.together(seconds, &[kind])?))
+            let kind = JobKind::Keep { threads, at_once };
+            Ok(JobOutcome::beside(&stage.together(seconds, &[kind])?))
         }),
         figures: vec![Figure {
             goal,
@@ -107,14 +107,14 @@ pub(super) fn trials(options: &LiveOptions) -> Vec<Trial> {
     let goal = Some(Goal::AtLeast(50_000.0));
     trials.push(keep("kept: 100 at once by each of 16", 16, 100, goal));
     trials.push(keep("kept: one by one by each of 64", 64, 1, None));
-    let sync = Kind::Syncs { remotes: SYNCING };
+    let sync = JobKind::Syncs { remotes: SYNCING };
     let alone = vec![sync.clone()];
-    let publish = Kind::Publish {
+    let publish = JobKind::Publish {
         publisher: 0,
         per_second: Some(10_000),
     };
-    let beside = vec![sync, publish, Kind::Listen];
-    let syncs = |kinds: Vec<Kind>, figure: Figure| Trial {
+    let beside = vec![sync, publish, JobKind::Listen];
+    let syncs = |kinds: Vec<JobKind>, figure: Figure| Trial {
         name: figure.name.clone(),
         run: Box::new(move |stage| {
             let outcomes = stage.together(seconds, &kinds)?;

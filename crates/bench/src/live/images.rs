@@ -9,9 +9,9 @@ use anyhow::{bail, ensure};
 use tidewater_client::{ImageRequest, Remote, SyncOptions, begin_from_image};
 use tidewater_purchase::FIRST_PURCH_ID;
 
-use super::client::Outcome;
+use super::client::JobOutcome;
 use super::report::{Goal, Unit};
-use super::stage::{Setting, Stage};
+use super::stage::{Stage, StageSetting};
 use super::trial::{Figure, Of, Trial};
 use crate::driver::{employee, user};
 use crate::processes::GLANCE;
@@ -38,8 +38,8 @@ const PATIENCE: Duration = Duration::from_secs(3_600);
 const BY_ROWS: &str = "first sync by rows";
 const RATE_BY_ROWS: &str = "rows a second, by rows";
 
-pub(super) fn setting(rows: u32) -> Setting {
-    Setting {
+pub(super) fn setting(rows: u32) -> StageSetting {
+    StageSetting {
         sections: SECTIONS,
         employees: employee(0)..employee(1),
         purchases: rows,
@@ -96,7 +96,7 @@ fn change(stage: &mut Stage, rows: u32) -> anyhow::Result<()> {
 }
 
 /// A new remote, until it has everything.
-fn begin(stage: &Stage, rows: u32, from_image: bool) -> anyhow::Result<Outcome> {
+fn begin(stage: &Stage, rows: u32, from_image: bool) -> anyhow::Result<JobOutcome> {
     let path = stage.folder().join("begins.db");
     remove(&path);
     let (server, user) = (stage.url(), user(0));
@@ -130,7 +130,7 @@ fn begin(stage: &Stage, rows: u32, from_image: bool) -> anyhow::Result<Outcome> 
     drop(file);
     ensure!(has == i64::from(rows), "the remote has {has} rows");
     remove(&path);
-    Ok(Outcome::counted(u64::from(rows), took))
+    Ok(JobOutcome::counted(u64::from(rows), took))
 }
 
 fn remove(remote: &Path) {

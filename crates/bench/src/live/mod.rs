@@ -42,7 +42,7 @@ pub enum LiveScenario {
 
 /// How.
 #[derive(Clone, Debug)]
-pub struct LiveOptions {
+pub struct LiveBenchOptions {
     /// What.
     pub scenario: LiveScenario,
     /// The consolidated database; an SQLite file of its own without one.
@@ -59,7 +59,7 @@ pub struct LiveOptions {
 ///
 /// # Errors
 /// The database is not empty, or something broke.
-pub fn run_live(options: &LiveOptions, watcher: &Watcher<'_>) -> anyhow::Result<LiveReport> {
+pub fn run_live(options: &LiveBenchOptions, watcher: &Watcher<'_>) -> anyhow::Result<LiveReport> {
     let (name, setting) = match options.scenario {
         LiveScenario::Calls => ("calls", calls::setting()),
         LiveScenario::Events => ("events", events::setting()),

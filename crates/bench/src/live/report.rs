@@ -5,7 +5,7 @@ use std::fmt::{self, Write as _};
 use serde::Serialize;
 
 use crate::machine;
-use crate::report::Machine;
+use crate::report::MachineReport;
 use crate::spread::Spread;
 
 /// One thing that was measured.
@@ -111,7 +111,7 @@ pub struct LiveReport {
     /// Which scenario.
     pub scenario: &'static str,
     /// Where.
-    pub machine: Machine,
+    pub machine: MachineReport,
     /// In the order in which they were measured first.
     pub points: Vec<LivePoint>,
 }
@@ -124,7 +124,7 @@ impl LiveReport {
     ) -> LiveReport {
         LiveReport {
             scenario,
-            machine: Machine {
+            machine: MachineReport {
                 database,
                 ..machine::look()
             },

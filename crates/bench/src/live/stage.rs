@@ -10,12 +10,12 @@ use std::process::{Child, ChildStdin, ChildStdout, Stdio};
 use anyhow::Context;
 use tempfile::TempDir;
 
-use super::LiveOptions;
-use super::client::{Job, Kind, Outcome, USER};
+use super::LiveBenchOptions;
+use super::client::{Job, JobKind, JobOutcome, USER};
 use crate::base::{self, Base};
 use crate::driver::{employee, user};
 use crate::error::BadInput;
-use crate::options::{Tracking, Workers};
+use crate::options::{TrackingSetting, Workers};
 use crate::password::Password;
 use crate::processes::raise_open_files;
 use crate::program::{find_tidewater, own_program};
@@ -28,7 +28,7 @@ const OTHER_CONNECTIONS: u32 = 1_000;
 const OTHER_FILES: u64 = 500;
 
 /// What a scenario finds in the database and in the configuration.
-pub(super) struct Setting {
+pub(super) struct StageSetting {
     /// Sections for the configuration.
     pub(super) sections: &'static str,
     /// Who has purchases, and how many each.
@@ -51,7 +51,7 @@ pub(super) struct Stage {
 }
 
 impl Stage {
-    pub(super) fn set(options: &LiveOptions, setting: &Setting) -> anyhow::Result<Stage> {
+    pub(super) fn set(options: &LiveBenchOptions, setting: &StageSetting) -> anyhow::Result<Stage> {
         find_tidewater()?;
         let folder = match &options.files {
             Some(files) => tempfile::tempdir_in(files)?,
@@ -70,7 +70,7 @@ impl Stage {
         base.insert(setting.employees.clone(), setting.purchases)?;
         let password = Password::random()?;
         let settings = Settings {
-            tracking: Tracking::Log,
+            tracking: TrackingSetting::Log,
             workers: Workers::Auto,
             connections: Some(setting.remotes + OTHER_CONNECTIONS),
             remotes: setting.remotes,
@@ -147,7 +147,7 @@ impl Stage {
         self.folder.path()
     }
 
-    pub(super) fn job(&self, seconds: f64, kind: Kind) -> Job {
+    pub(super) fn job(&self, seconds: f64, kind: JobKind) -> Job {
         Job {
             server: self.url(),
             ca_file: None,
@@ -159,7 +159,11 @@ impl Stage {
     }
 
     /// Does jobs at the same time, each in a program of its own.
-    pub(super) fn together(&self, seconds: f64, kinds: &[Kind]) -> anyhow::Result<Vec<Outcome>> {
+    pub(super) fn together(
+        &self,
+        seconds: f64,
+        kinds: &[JobKind],
+    ) -> anyhow::Result<Vec<JobOutcome>> {
         let programs = kinds
             .iter()
             .map(|kind| Program::start(&self.job(seconds, kind.clone())));
@@ -251,7 +255,7 @@ impl Program {
         Ok(self.input.flush()?)
     }
 
-    pub(super) fn outcome(mut self) -> anyhow::Result<Outcome> {
+    pub(super) fn outcome(mut self) -> anyhow::Result<JobOutcome> {
         let line = self.line()?;
         let outcome = serde_json::from_str(&line);
         outcome.with_context(|| format!("a program has failed: {line}"))

@@ -1,14 +1,14 @@
 //! What is measured again and again, and which figures come of it.
 
-use super::LiveOptions;
-use super::client::Outcome;
+use super::LiveBenchOptions;
+use super::client::JobOutcome;
 use super::report::{Goal, LivePoint, Unit};
 use super::stage::Stage;
 use crate::spread::Spread;
 use crate::supervisor::Watcher;
 
 /// Measures once.
-pub(super) type Measure = Box<dyn FnMut(&mut Stage) -> anyhow::Result<Outcome>>;
+pub(super) type Measure = Box<dyn FnMut(&mut Stage) -> anyhow::Result<JobOutcome>>;
 
 /// One measurement.
 pub(super) struct Trial {
@@ -21,7 +21,7 @@ pub(super) struct Trial {
 pub(super) struct Figure {
     pub(super) name: String,
     pub(super) unit: Unit,
-    pub(super) value: fn(&Outcome) -> f64,
+    pub(super) value: fn(&JobOutcome) -> f64,
     pub(super) goal: Option<Goal>,
     /// What it is a share of.
     pub(super) of: Option<Of>,
@@ -44,7 +44,7 @@ impl Figure {
         Figure {
             name: name.into(),
             unit: Unit::PerSecond,
-            value: Outcome::rate,
+            value: JobOutcome::rate,
             goal: None,
             of: None,
             published: &[],
@@ -81,11 +81,11 @@ impl Figure {
 /// Measures everything as often as it is asked for, every other time in reverse.
 pub(super) fn run_all(
     mut trials: Vec<Trial>,
-    options: &LiveOptions,
+    options: &LiveBenchOptions,
     watcher: &Watcher<'_>,
     stage: &mut Stage,
 ) -> anyhow::Result<Vec<LivePoint>> {
-    let mut outcomes: Vec<Vec<Outcome>> = vec![Vec::new(); trials.len()];
+    let mut outcomes: Vec<Vec<JobOutcome>> = vec![Vec::new(); trials.len()];
     for round in 0..options.repeat {
         let mut order: Vec<usize> = (0..trials.len()).collect();
         if round % 2 == 1 {
@@ -103,7 +103,9 @@ pub(super) fn run_all(
     let mut points: Vec<LivePoint> = Vec::new();
     let mut shares = Vec::new();
     for (trial, outcomes) in trials.into_iter().zip(&outcomes) {
-        let spread = |value: fn(&Outcome) -> f64| Spread::of(outcomes.iter().map(value).collect());
+        let spread = |value: fn(&JobOutcome) -> f64| {
+            Spread::from_values(outcomes.iter().map(value).collect())
+        };
         for figure in trial.figures {
             let times = |value| figure.has_times.then(|| spread(value).median);
             points.push(LivePoint {
@@ -111,7 +113,7 @@ pub(super) fn run_all(
                 unit: figure.unit,
                 median_us: times(|it| it.median_us),
                 p99_us: times(|it| it.p99_us),
-                missed: spread(Outcome::missed_share).median,
+                missed: spread(JobOutcome::missed_share).median,
                 share_of: None,
                 published: figure.published.to_vec(),
                 goal: figure.goal,

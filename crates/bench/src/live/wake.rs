@@ -12,9 +12,9 @@ use tidewater_client::{LiveEvent, LiveOptions as StayOptions, Remote, SyncReason
 use tidewater_purchase::FIRST_PURCH_ID;
 
 use super::LiveOptions;
-use super::client::{Job, Kind, Outcome};
+use super::client::{Job, JobKind, JobOutcome};
 use super::report::{Goal, Unit};
-use super::stage::{Program, Setting, Stage};
+use super::stage::{Program, Stage, StageSetting};
 use super::trial::{Figure, Trial};
 use crate::driver::{employee, user};
 use crate::processes::{anonymous_bytes, cpu_seconds};
@@ -35,8 +35,8 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// Idle remotes that are there before memory is first looked at: the server makes its own buffers.
 const WARM: u32 = 200;
 
-pub(super) fn setting(remotes: u32, idle: u32) -> Setting {
-    Setting {
+pub(super) fn setting(remotes: u32, idle: u32) -> StageSetting {
+    StageSetting {
         sections: "",
         employees: employee(0)..employee(remotes),
         purchases: ROWS,
@@ -47,7 +47,7 @@ pub(super) fn setting(remotes: u32, idle: u32) -> Setting {
 
 pub(super) fn trials(options: &LiveOptions, remotes: u32, idle: u32) -> Vec<Trial> {
     let seconds = options.seconds;
-    let milliseconds = |name: &str, value: fn(&Outcome) -> f64, most: f64| Figure {
+    let milliseconds = |name: &str, value: fn(&JobOutcome) -> f64, most: f64| Figure {
         unit: Unit::Milliseconds,
         value,
         ..Figure::rate(name).goal(Goal::AtMost(most))
@@ -132,12 +132,12 @@ impl Meant {
     }
 }
 
-fn tell_one(stage: &mut Stage, seconds: f64, remotes: u32) -> anyhow::Result<Outcome> {
+fn tell_one(stage: &mut Stage, seconds: f64, remotes: u32) -> anyhow::Result<JobOutcome> {
     let others = remotes.saturating_sub(1);
     let share = |program: u32| {
         let first = 1 + others * program / PROGRAMS;
         let end = 1 + others * (program + 1) / PROGRAMS;
-        Kind::Live {
+        JobKind::Live {
             first,
             remotes: end - first,
         }
@@ -162,7 +162,7 @@ fn tell_one(stage: &mut Stage, seconds: f64, remotes: u32) -> anyhow::Result<Out
     Ok(outcome)
 }
 
-fn commits(stage: &mut Stage, seconds: f64, meant: &Meant) -> anyhow::Result<Outcome> {
+fn commits(stage: &mut Stage, seconds: f64, meant: &Meant) -> anyhow::Result<JobOutcome> {
     let cpu = |stage: &Stage| cpu_seconds(stage.process()).unwrap_or(0.0);
     let (begun, before) = (Instant::now(), cpu(stage));
     thread::sleep(Duration::from_secs_f64(seconds.min(5.0)));
@@ -185,20 +185,20 @@ fn commits(stage: &mut Stage, seconds: f64, meant: &Meant) -> anyhow::Result<Out
         let pause = 20 + (number * 7_919) % 97;
         thread::sleep(Duration::from_millis(pause));
     }
-    Ok(Outcome {
+    Ok(JobOutcome {
         extra: used * 100.0,
-        ..Outcome::of_times(times, begun.elapsed())
+        ..JobOutcome::of_times(times, begun.elapsed())
     })
 }
 
 /// KiB of the server for each of many that are live and hear nothing.
-fn remember(stage: &mut Stage, idle: u32, tls: bool) -> anyhow::Result<Outcome> {
+fn remember(stage: &mut Stage, idle: u32, tls: bool) -> anyhow::Result<JobOutcome> {
     // One that has served others would not grow by all that these need.
     let server = stage.another_server(tls)?;
     let job = |remotes| Job {
         server: server.url.clone(),
         ca_file: server.ca_file.clone(),
-        ..stage.job(0.0, Kind::Idle { remotes })
+        ..stage.job(0.0, JobKind::Idle { remotes })
     };
     let memory =
         || anonymous_bytes(server.process.process()).context("nobody knows how much memory it has");
@@ -211,8 +211,8 @@ fn remember(stage: &mut Stage, idle: u32, tls: bool) -> anyhow::Result<Outcome> 
         program.outcome()?;
     }
     server.process.stop()?;
-    Ok(Outcome {
+    Ok(JobOutcome {
         extra: grown as f64 / 1024.0 / f64::from(idle),
-        ..Outcome::default()
+        ..JobOutcome::default()
     })
 }

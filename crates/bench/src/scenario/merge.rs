@@ -5,15 +5,19 @@
 
 use crate::fleet::{Fleet, group};
 use crate::gate::{Retry, Task};
-use crate::measure::{Plan, Sum, clear, edit, sync};
-use crate::report::{Operation, Run};
+use crate::measure::{MeasurePlan, Sum, clear, edit, sync};
+use crate::report::{OperationRun, TimedOperation};
 use crate::spread::Spread;
 
 /// How long by default, and in the papers.
 const SECONDS: f64 = 10.0;
 const PAPER_SECONDS: f64 = 600.0;
 
-pub(super) fn measure(fleet: &mut Fleet<'_>, plan: &Plan, round: u32) -> anyhow::Result<Vec<Run>> {
+pub(super) fn measure(
+    fleet: &mut Fleet<'_>,
+    plan: &MeasurePlan,
+    round: u32,
+) -> anyhow::Result<Vec<OperationRun>> {
     let default = if fleet.options.paper {
         PAPER_SECONDS
     } else {
@@ -24,20 +28,20 @@ pub(super) fn measure(fleet: &mut Fleet<'_>, plan: &Plan, round: u32) -> anyhow:
     let rows = plan.rows;
     fleet.remotes(plan.remotes)?;
     let all = [(remotes.clone(), rows)];
-    edit(fleet, &all, Operation::Download)?;
-    let download = Task::Sync(sync(fleet, Operation::Download, rows, Retry::Advised));
+    edit(fleet, &all, TimedOperation::Download)?;
+    let download = Task::Sync(sync(fleet, TimedOperation::Download, rows, Retry::Advised));
     fleet.step(vec![group(remotes.clone(), download)])?;
     let churn = Task::Churn { rows, seconds };
     let timed = fleet.timed(vec![group(remotes, churn)], None)?;
-    let mut sum = Sum::of(Operation::Update);
+    let mut sum = Sum::new(TimedOperation::Update);
     sum.add(&timed, 0);
     clear(fleet, &all)?;
     Ok(vec![sum.run(fleet, plan, round)])
 }
 
-pub(super) fn notes(runs: &[Run]) -> Option<String> {
+pub(super) fn notes(runs: &[OperationRun]) -> Option<String> {
     let rates = runs.iter().map(|run| run.rows_per_second * 3_600.0);
-    let spread = Spread::of(rates.collect());
+    let spread = Spread::from_values(rates.collect());
     (!runs.is_empty()).then(|| {
         format!(
             "{:.1} million rows changed an hour ({:.1} to {:.1}).",

@@ -10,17 +10,17 @@ mod points;
 mod slow;
 
 use crate::fleet::Fleet;
-use crate::measure::{Plan, measure};
-use crate::options::{Options, Scenario, Tracking, Workers};
-use crate::own::Own;
-use crate::report::{Report, Run, RunClock};
+use crate::measure::{MeasurePlan, measure};
+use crate::options::{Options, Scenario, TrackingSetting, Workers};
+use crate::own::OwnDatabase;
+use crate::report::{OperationRun, RunClock, ScenarioReport};
 use crate::server::Settings;
 use crate::supervisor::Watcher;
 
 /// A plan and the server that it is run on.
 #[derive(Clone, Debug)]
-pub(crate) struct Case {
-    pub(crate) plan: Plan,
+pub(crate) struct PlannedCase {
+    pub(crate) plan: MeasurePlan,
     pub(crate) settings: Settings,
 }
 
@@ -29,7 +29,7 @@ pub(crate) struct Case {
 /// # Errors
 /// Something is wrong with what was asked for, a driver or a remote failed, or the user
 /// interrupted it. Nothing that it has made is left, unless that is what the error is about.
-pub fn run(options: &Options, watcher: &Watcher<'_>) -> anyhow::Result<Report> {
+pub fn run(options: &Options, watcher: &Watcher<'_>) -> anyhow::Result<ScenarioReport> {
     let cases = points::cases(options)?;
     let most = cases.iter().map(|case| case.plan.remotes).max();
     let settings = Settings {
@@ -37,7 +37,7 @@ pub fn run(options: &Options, watcher: &Watcher<'_>) -> anyhow::Result<Report> {
         ..settings(options)
     };
     let own = match options.scenario {
-        Scenario::Own => Some(Own::read(options)?),
+        Scenario::Own => Some(OwnDatabase::read(options)?),
         _ => None,
     };
     let mut fleet = Fleet::gather(options, watcher, settings.clone(), own)?;
@@ -59,9 +59,9 @@ pub fn run(options: &Options, watcher: &Watcher<'_>) -> anyhow::Result<Report> {
 fn with_fleet(
     fleet: &mut Fleet<'_>,
     options: &Options,
-    cases: Vec<Case>,
+    cases: Vec<PlannedCase>,
     settings: &Settings,
-) -> anyhow::Result<Report> {
+) -> anyhow::Result<ScenarioReport> {
     fleet.serve(settings)?;
     if options.scenario == Scenario::Protocols {
         // Their first syncs go over TCP, which no case but the first one serves.
@@ -73,7 +73,7 @@ fn with_fleet(
         true => fleet.limit(&runs)?,
         false => Vec::new(),
     };
-    Ok(Report {
+    Ok(ScenarioReport {
         scenario: options.scenario.name().into(),
         varied: points::varied(options.scenario).into(),
         machine: fleet.machine()?,
@@ -87,10 +87,10 @@ fn with_fleet(
 /// Runs cases one after the other, and again, the other way round.
 fn alternate(
     fleet: &mut Fleet<'_>,
-    mut cases: Vec<Case>,
+    mut cases: Vec<PlannedCase>,
     remotes: u32,
     repeat: u32,
-) -> anyhow::Result<Vec<Run>> {
+) -> anyhow::Result<Vec<OperationRun>> {
     let mut runs = Vec::new();
     for round in 0..repeat.max(1) {
         for case in &cases {
@@ -134,9 +134,9 @@ fn settings(options: &Options) -> Settings {
 }
 
 /// What a reader has to know to judge the figures.
-fn notes(options: &Options, runs: &[Run]) -> Vec<String> {
+fn notes(options: &Options, runs: &[OperationRun]) -> Vec<String> {
     let mut notes = Vec::new();
-    if options.tracking == Tracking::Off {
+    if options.tracking == TrackingSetting::Off {
         notes.push("Without tracking, uploads are timed without a download.".into());
     }
     if runs.iter().any(|run| run.clock == RunClock::Drivers) {

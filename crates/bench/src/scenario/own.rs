@@ -3,10 +3,14 @@
 
 use crate::fleet::{Fleet, group};
 use crate::gate::{Sync, Task};
-use crate::measure::{Plan, Sum};
-use crate::report::{Operation, Run};
+use crate::measure::{MeasurePlan, Sum};
+use crate::report::{OperationRun, TimedOperation};
 
-pub(super) fn measure(fleet: &mut Fleet<'_>, plan: &Plan, round: u32) -> anyhow::Result<Vec<Run>> {
+pub(super) fn measure(
+    fleet: &mut Fleet<'_>,
+    plan: &MeasurePlan,
+    round: u32,
+) -> anyhow::Result<Vec<OperationRun>> {
     let remotes = fleet.fresh(plan.remotes);
     let count = Some(u64::from(plan.remotes));
     let pending = fleet.own.as_ref().map(|own| own.pending.clone());
@@ -24,10 +28,10 @@ pub(super) fn measure(fleet: &mut Fleet<'_>, plan: &Plan, round: u32) -> anyhow:
     fleet.step(vec![group(remotes.clone(), replay)])?;
     let uploaded = fleet.timed(vec![group(remotes, sync)], count)?;
     for (operation, timed) in [
-        (Operation::Download, downloaded),
-        (Operation::Upload, uploaded),
+        (TimedOperation::Download, downloaded),
+        (TimedOperation::Upload, uploaded),
     ] {
-        let mut sum = Sum::of(operation);
+        let mut sum = Sum::new(operation);
         sum.add(&timed, 0);
         let mut run = sum.run(fleet, plan, round);
         run.rows_per_sync = run.rows / run.syncs.max(1);

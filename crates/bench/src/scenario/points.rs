@@ -4,12 +4,12 @@ use tidewater_carrier::Compression;
 
 use crate::error::BadInput;
 use crate::gate::Retry;
-use crate::measure::Plan;
-use crate::options::{Options, Scenario, Tracking, Workers};
+use crate::measure::MeasurePlan;
+use crate::options::{Options, Scenario, TrackingSetting, Workers};
 use crate::processes;
-use crate::report::{Operation, Point};
-use crate::scenario::{Case, settings};
-use crate::way::{Protocol, Way};
+use crate::report::{Point, TimedOperation};
+use crate::scenario::{PlannedCase, settings};
+use crate::way::{ConnectionWay, Protocol};
 
 /// What a scenario varies, as the title of an axis.
 pub(crate) fn varied(scenario: Scenario) -> &'static str {
@@ -27,7 +27,7 @@ pub(crate) fn varied(scenario: Scenario) -> &'static str {
 }
 
 /// The cases of a scenario.
-pub(crate) fn cases(options: &Options) -> anyhow::Result<Vec<Case>> {
+pub(crate) fn cases(options: &Options) -> anyhow::Result<Vec<PlannedCase>> {
     let waits_for = options.supervise.as_ref().map(|it| u64::from(it.drivers));
     for (what, number) in [
         ("--drivers", options.drivers.map(u64::from)),
@@ -69,7 +69,7 @@ pub(crate) fn cases(options: &Options) -> anyhow::Result<Vec<Case>> {
 }
 
 /// Numbers that are within what tables and messages take.
-fn check(plan: &Plan) -> anyhow::Result<()> {
+fn check(plan: &MeasurePlan) -> anyhow::Result<()> {
     let most = 1_000_000;
     for (what, number) in [
         ("remotes", plan.remotes),
@@ -95,14 +95,14 @@ fn check(plan: &Plan) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn case(options: &Options, point: Point, remotes: u32, rows: u32, sets: u32) -> Case {
-    Case {
-        plan: Plan {
+fn case(options: &Options, point: Point, remotes: u32, rows: u32, sets: u32) -> PlannedCase {
+    PlannedCase {
+        plan: MeasurePlan {
             point,
             remotes,
             rows,
             sets,
-            operations: Operation::TIMED.to_vec(),
+            operations: TimedOperation::TIMED.to_vec(),
             retry: options.retries.first().copied().unwrap_or(Retry::Advised),
         },
         settings: settings(options),
@@ -126,7 +126,7 @@ fn or<T: Clone>(asked: &[T], default: &[T]) -> Vec<T> {
     }
 }
 
-fn remotes(options: &Options) -> Vec<Case> {
+fn remotes(options: &Options) -> Vec<PlannedCase> {
     let default: &[u32] = if options.paper {
         &[20, 100, 500, 1_000, 5_000, 10_000]
     } else {
@@ -146,14 +146,14 @@ fn remotes(options: &Options) -> Vec<Case> {
             }
             // What a sync costs when there is nothing to do, at the same number of remotes. First,
             // because without tracking a partition that has rows is sent whole.
-            case.plan.operations.insert(0, Operation::Empty);
+            case.plan.operations.insert(0, TimedOperation::Empty);
             cases.push(case);
         }
     }
     cases
 }
 
-fn size(options: &Options) -> Vec<Case> {
+fn size(options: &Options) -> Vec<PlannedCase> {
     let default: &[u32] = match (options.scenario, options.paper) {
         (Scenario::Limit, false) => &[1_000],
         _ => &[1, 10, 100, 1_000, 10_000],
@@ -180,7 +180,7 @@ fn size(options: &Options) -> Vec<Case> {
     cases.collect()
 }
 
-fn workers(options: &Options) -> Vec<Case> {
+fn workers(options: &Options) -> Vec<PlannedCase> {
     let paper = [1, 2, 5, 10, 20, 50, 75, 100].map(Workers::Fixed);
     let short = [1, 2, 5, 10, 20].map(Workers::Fixed);
     let mut default = if options.paper {
@@ -212,7 +212,7 @@ fn workers(options: &Options) -> Vec<Case> {
     cases.collect()
 }
 
-fn retry(options: &Options) -> Vec<Case> {
+fn retry(options: &Options) -> Vec<PlannedCase> {
     let seconds = |all: &[u64]| {
         let fixed = all.iter().map(|seconds| Retry::FixedMs(seconds * 1_000));
         std::iter::once(Retry::Advised).chain(fixed).collect()
@@ -259,7 +259,7 @@ fn retry(options: &Options) -> Vec<Case> {
     cases
 }
 
-fn cpus(options: &Options) -> anyhow::Result<Vec<Case>> {
+fn cpus(options: &Options) -> anyhow::Result<Vec<PlannedCase>> {
     let cores = processes::allowed_cores().len().max(1) as u32;
     let doubled = std::iter::successors(Some(1), |cores| Some(cores * 2));
     let mut default: Vec<u32> = doubled.take_while(|&some| some < cores).collect();
@@ -288,12 +288,12 @@ fn cpus(options: &Options) -> anyhow::Result<Vec<Case>> {
 }
 
 /// The useful ones of all ways, or those that are asked for; always what they are compared with.
-fn protocols(options: &Options) -> anyhow::Result<Vec<Case>> {
-    let way = |protocol, compression| Way {
+fn protocols(options: &Options) -> anyhow::Result<Vec<PlannedCase>> {
+    let way = |protocol, compression| ConnectionWay {
         protocol,
         compression,
     };
-    let mut ways = vec![Way::PLAIN];
+    let mut ways = vec![ConnectionWay::PLAIN];
     match options.carriers.is_empty() && options.compressions.is_empty() {
         true => {
             ways.extend(Protocol::ALL.map(|it| way(it, Compression::Off)));
@@ -327,26 +327,26 @@ fn protocols(options: &Options) -> anyhow::Result<Vec<Case>> {
     };
     let remotes = options.remotes.first().copied().unwrap_or(remotes);
     let rows = options.rows.first().copied().unwrap_or(rows);
-    let mut cases: Vec<Case> = Vec::new();
+    let mut cases: Vec<PlannedCase> = Vec::new();
     for way in ways {
         if cases.iter().any(|it| it.settings.way == Some(way)) {
             continue;
         }
         let point = Point {
             label: way.label(),
-            against: (way != Way::PLAIN).then(|| way.below().label()),
+            against: (way != ConnectionWay::PLAIN).then(|| way.below().label()),
             ..Point::default()
         };
         let mut case = case(options, point, remotes, rows, 1);
-        case.plan.operations.insert(0, Operation::Empty);
+        case.plan.operations.insert(0, TimedOperation::Empty);
         case.settings.way = Some(way);
         cases.push(case);
     }
     Ok(cases)
 }
 
-fn merge(options: &Options) -> anyhow::Result<Vec<Case>> {
-    if options.tracking == Tracking::Off {
+fn merge(options: &Options) -> anyhow::Result<Vec<PlannedCase>> {
+    if options.tracking == TrackingSetting::Off {
         return Err(BadInput::error(
             "subscribers merge what is tracked, and tracking is off",
             "leave --tracking out",
@@ -360,14 +360,14 @@ fn merge(options: &Options) -> anyhow::Result<Vec<Case>> {
     let rows = options.rows.first().copied().unwrap_or(rows);
     let cases = or(&options.remotes, &[remotes]).into_iter().map(|remotes| {
         let mut case = case(options, number(remotes), remotes, rows, 1);
-        case.plan.operations = vec![Operation::Update];
+        case.plan.operations = vec![TimedOperation::Update];
         case
     });
     Ok(cases.collect())
 }
 
 /// How fast ones do alone, beside slow ones, and beside slow ones with few workers for uploads.
-fn slow(options: &Options) -> Vec<Case> {
+fn slow(options: &Options) -> Vec<PlannedCase> {
     let (fast, rows) = if options.paper {
         (100, 1_000)
     } else {
@@ -399,11 +399,11 @@ fn slow(options: &Options) -> Vec<Case> {
     cases.collect()
 }
 
-fn own(options: &Options) -> Vec<Case> {
+fn own(options: &Options) -> Vec<PlannedCase> {
     let remotes = if options.paper { 1_000 } else { 20 };
     let cases = or(&options.remotes, &[remotes]).into_iter().map(|remotes| {
         let mut case = case(options, number(remotes), remotes, 1, 1);
-        case.plan.operations = vec![Operation::Download, Operation::Upload];
+        case.plan.operations = vec![TimedOperation::Download, TimedOperation::Upload];
         case
     });
     cases.collect()

@@ -5,9 +5,9 @@ use std::ops::Range;
 
 use crate::fleet::{Fleet, group};
 use crate::gate::{Group, Retry, Task};
-use crate::measure::{Plan, Sum, check, clear, edit, sync};
+use crate::measure::{MeasurePlan, Sum, check, clear, edit, sync};
 use crate::options::{Options, Scenario};
-use crate::report::{Operation, Point, Run};
+use crate::report::{OperationRun, Point, TimedOperation};
 
 /// 4,800 baud.
 const BYTES_PER_SECOND: u64 = 480;
@@ -29,7 +29,11 @@ fn slow_rows(options: &Options, fast: u32) -> u32 {
     options.rows.get(1).copied().unwrap_or(default.min(fast))
 }
 
-pub(super) fn measure(fleet: &mut Fleet<'_>, plan: &Plan, round: u32) -> anyhow::Result<Vec<Run>> {
+pub(super) fn measure(
+    fleet: &mut Fleet<'_>,
+    plan: &MeasurePlan,
+    round: u32,
+) -> anyhow::Result<Vec<OperationRun>> {
     let options = fleet.options;
     let fast = 0..plan.remotes;
     let slow = plan.remotes..plan.remotes + beside(options);
@@ -40,7 +44,7 @@ pub(super) fn measure(fleet: &mut Fleet<'_>, plan: &Plan, round: u32) -> anyhow:
     }
     fleet.remotes(plan.remotes + beside(options))?;
     let mut runs = Vec::new();
-    for operation in Operation::TIMED {
+    for operation in TimedOperation::TIMED {
         edit(fleet, &all, operation)?;
         let groups = all.iter().enumerate().map(|(number, (remotes, rows))| {
             let is_slow = number == 1;
@@ -59,9 +63,9 @@ pub(super) fn measure(fleet: &mut Fleet<'_>, plan: &Plan, round: u32) -> anyhow:
         let timed = fleet.timed(groups.collect(), None)?;
         check(fleet, &all, operation)?;
         for (number, (remotes, rows)) in all.iter().enumerate() {
-            let mut sum = Sum::of(operation);
+            let mut sum = Sum::new(operation);
             sum.add(&timed, number);
-            let plan = Plan {
+            let plan = MeasurePlan {
                 remotes: remotes.len() as u32,
                 rows: *rows,
                 point: Point {

@@ -37,15 +37,15 @@ pub(crate) struct CheckArgs {
 }
 
 #[derive(Serialize)]
-struct Checked {
+struct CheckReport {
     publications: usize,
     scripts: usize,
-    faults: Vec<Fault>,
+    faults: Vec<ConfigFault>,
     warnings: Vec<String>,
 }
 
 #[derive(Serialize)]
-struct Fault {
+struct ConfigFault {
     message: String,
     hint: String,
 }
@@ -64,10 +64,10 @@ pub(crate) fn run(args: &CheckArgs) -> Result<CommandOutcome, Failure> {
     let scripts = config.publications.iter().map(|it| it.scripts.len()).sum();
     let publications = config.publications.len();
     if args.json {
-        output::json(&Checked {
+        output::json(&CheckReport {
             publications,
             scripts,
-            faults: faults.iter().map(Fault::of).collect(),
+            faults: faults.iter().map(ConfigFault::from_script).collect(),
             warnings,
         })?;
     } else if faults.is_empty() {
@@ -104,9 +104,9 @@ fn missing(right: &MissingRight) -> ScriptFault {
     }
 }
 
-impl Fault {
-    fn of(fault: &ScriptFault) -> Fault {
-        Fault {
+impl ConfigFault {
+    fn from_script(fault: &ScriptFault) -> ConfigFault {
+        ConfigFault {
             message: fault.message.clone(),
             hint: fault.hint.clone(),
         }

@@ -61,32 +61,32 @@ pub(crate) struct ConflictsArgs {
 enum ConflictsAction {
     /// List the conflicts of a device's changes, or of the centre the newest, newest first
     #[command(after_help = HELP)]
-    List(Listing),
+    List(ConflictListArgs),
     /// Write my versions again, as changes that go up with the next sync
     ///
     /// The row is written as I had it, whatever it is by now: one that is gone is inserted, and
     /// what I had deleted is deleted. All of the changes are made, or none.
     #[command(after_help = HELP)]
-    Apply(Applying),
+    Apply(ApplyArgs),
     /// Take conflicts off a device's list
     #[command(after_help = HELP)]
-    Dismiss(Dismissing),
+    Dismiss(DismissArgs),
     /// Show all versions of a row side by side
     #[command(after_help = HELP)]
-    Show(Showing),
+    Show(ConflictShowArgs),
     /// Write one of the versions as an ordinary change of the centre, which reaches everybody
     ///
     /// It is refused where a key, a foreign key or a check is in the way, and where the row was
     /// changed after the conflict.
     #[command(after_help = HELP)]
-    Resolve(Resolving),
+    Resolve(ResolveArgs),
     /// Print the conflicts that the centre keeps, as JSON Lines or CSV
     #[command(after_help = HELP)]
-    Export(Exporting),
+    Export(ExportArgs),
 }
 
 #[derive(Debug, Args)]
-struct Listing {
+struct ConflictListArgs {
     /// A device's file
     #[arg(value_name = "REMOTE.db")]
     remote: Option<PathBuf>,
@@ -116,14 +116,14 @@ struct Filter {
     user: Option<String>,
     /// Of the centre: what ended so only
     #[arg(long, conflicts_with = "remote")]
-    outcome: Option<Outcome>,
+    outcome: Option<ConflictEnd>,
     /// Of the centre: what waits for a decision only
     #[arg(long, conflicts_with = "remote")]
     open: bool,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
-enum Outcome {
+enum ConflictEnd {
     /// The centre's row stood
     Centre,
     /// The row became as the device wanted it
@@ -135,7 +135,7 @@ enum Outcome {
 }
 
 #[derive(Debug, Args)]
-struct Applying {
+struct ApplyArgs {
     /// The device's file
     #[arg(value_name = "REMOTE.db")]
     remote: PathBuf,
@@ -153,7 +153,7 @@ struct Applying {
 }
 
 #[derive(Debug, Args)]
-struct Dismissing {
+struct DismissArgs {
     /// The device's file
     #[arg(value_name = "REMOTE.db")]
     remote: PathBuf,
@@ -169,7 +169,7 @@ struct Dismissing {
 }
 
 #[derive(Debug, Args)]
-struct Showing {
+struct ConflictShowArgs {
     /// The conflict's number, as `list` shows it
     #[arg(value_name = "ID")]
     id: i64,
@@ -181,7 +181,7 @@ struct Showing {
 }
 
 #[derive(Debug, Args)]
-struct Resolving {
+struct ResolveArgs {
     /// The conflict's number, as `list` shows it
     #[arg(value_name = "ID")]
     id: i64,
@@ -204,7 +204,7 @@ struct Resolving {
 }
 
 #[derive(Debug, Args)]
-struct Exporting {
+struct ExportArgs {
     #[command(flatten)]
     config: ConfigArgs,
     /// Of this table only
@@ -215,7 +215,7 @@ struct Exporting {
     user: Option<String>,
     /// What ended so only
     #[arg(long)]
-    outcome: Option<Outcome>,
+    outcome: Option<ConflictEnd>,
     /// What waits for a decision only
     #[arg(long)]
     open: bool,
@@ -224,13 +224,13 @@ struct Exporting {
     format: ExportFormat,
 }
 
-impl Outcome {
+impl ConflictEnd {
     fn of_record(self) -> ConflictOutcome {
         match self {
-            Outcome::Centre => ConflictOutcome::Centre,
-            Outcome::Remote => ConflictOutcome::Remote,
-            Outcome::Merged => ConflictOutcome::Merged,
-            Outcome::Parked => ConflictOutcome::Parked,
+            ConflictEnd::Centre => ConflictOutcome::Centre,
+            ConflictEnd::Remote => ConflictOutcome::Remote,
+            ConflictEnd::Merged => ConflictOutcome::Merged,
+            ConflictEnd::Parked => ConflictOutcome::Parked,
         }
     }
 }
@@ -264,7 +264,7 @@ pub(crate) fn run(args: &ConflictsArgs) -> Result<CommandOutcome, Failure> {
         }
         ConflictsAction::Show(args) => conflicts_in_centre::show(&args.config, args.id, args.json),
         ConflictsAction::Resolve(args) => {
-            let wanted = conflicts_in_centre::Wanted {
+            let wanted = conflicts_in_centre::RowChoice {
                 id: args.id,
                 version: &args.with,
                 by: args.by.as_deref(),
@@ -276,7 +276,7 @@ pub(crate) fn run(args: &ConflictsArgs) -> Result<CommandOutcome, Failure> {
             let filter = ConflictFilter {
                 table: args.table.clone(),
                 user: args.user.clone(),
-                outcome: args.outcome.map(Outcome::of_record),
+                outcome: args.outcome.map(ConflictEnd::of_record),
                 open: args.open,
                 limit: u64::MAX,
             };
@@ -285,7 +285,7 @@ pub(crate) fn run(args: &ConflictsArgs) -> Result<CommandOutcome, Failure> {
     }
 }
 
-fn list(args: &Listing) -> Result<CommandOutcome, Failure> {
+fn list(args: &ConflictListArgs) -> Result<CommandOutcome, Failure> {
     if let Some(remote) = &args.remote {
         return conflicts_on_device::list(remote, args.json);
     }
@@ -294,7 +294,7 @@ fn list(args: &Listing) -> Result<CommandOutcome, Failure> {
     let filter = ConflictFilter {
         table: args.filter.table.clone(),
         user: args.filter.user.clone(),
-        outcome: args.filter.outcome.map(Outcome::of_record),
+        outcome: args.filter.outcome.map(ConflictEnd::of_record),
         open: args.filter.open,
         limit: args.limit,
     };

@@ -9,13 +9,13 @@ use serde_json::value::RawValue;
 use tidewater_centre::records::{ConflictFilter, ConflictRecord};
 use tidewater_centre::{ConflictChoice, ConflictVersion, Judgement, SettleOutcome};
 use tidewater_protocol::Code;
-use tidewater_terminal::output::{self, Table, moment, printable};
+use tidewater_terminal::output::{self, TextTable, moment, printable};
 use tidewater_terminal::{CommandOutcome, ConfigArgs, Failure, describe};
 
 use crate::centre::OpenCentre;
 use crate::clock::now_ms;
 use crate::devices::{DeviceNames, OfDevice};
-use crate::kept::{ConflictLine, Embedded, embedded};
+use crate::kept::{ConflictLine, JsonText, embedded};
 
 /// How conflicts are exported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -30,7 +30,7 @@ pub(super) enum ExportFormat {
 const WIDEST: usize = 40;
 
 /// What the operator wants a row to be.
-pub(super) struct Wanted<'a> {
+pub(super) struct RowChoice<'a> {
     pub(super) id: i64,
     /// The name of a version, or a file.
     pub(super) version: &'a str,
@@ -48,7 +48,7 @@ pub(super) fn list(
     if json {
         let conflicts = conflicts
             .iter()
-            .map(|it| OfDevice::new(ConflictLine::of(it), &names, it.remote_id));
+            .map(|it| OfDevice::new(ConflictLine::from_record(it), &names, it.remote_id));
         let conflicts = conflicts.collect();
         output::json(&ListedConflicts { conflicts })?;
     } else if conflicts.is_empty() {
@@ -63,7 +63,7 @@ pub(super) fn list(
 }
 
 fn lines(conflicts: &[ConflictRecord], names: &DeviceNames) -> String {
-    let mut table = Table::new(&[
+    let mut table = TextTable::new(&[
         ">id", "when", "outcome", "table", "key", "change", "user", "device",
     ]);
     for conflict in conflicts {
@@ -97,7 +97,7 @@ pub(super) fn show(config: &ConfigArgs, id: i64, json: bool) -> Result<CommandOu
     let conflict = conflict.ok_or_else(|| unknown(id, config))?;
     match json {
         true => {
-            let line = ConflictLine::of(&conflict);
+            let line = ConflictLine::from_record(&conflict);
             output::json(&OfDevice::new(line, &names, conflict.remote_id))?;
         }
         false => output::text(&side_by_side(&conflict, &names))?,
@@ -150,7 +150,7 @@ fn side_by_side(conflict: &ConflictRecord, names: &DeviceNames) -> String {
             names.push(name);
         }
     }
-    let mut table = Table::new(&["column", "pre-image", "uploaded", "centre", "since"]);
+    let mut table = TextTable::new(&["column", "pre-image", "uploaded", "centre", "since"]);
     for name in &names {
         let value = |version: &Option<Vec<(String, String)>>| match version {
             None => "-".to_owned(),
@@ -200,7 +200,7 @@ fn cut(text: &str) -> String {
 /// Writes a version as an ordinary change.
 pub(super) fn resolve(
     config: &ConfigArgs,
-    wanted: &Wanted<'_>,
+    wanted: &RowChoice<'_>,
     json: bool,
 ) -> Result<CommandOutcome, Failure> {
     let version = match wanted.version {
@@ -224,7 +224,7 @@ pub(super) fn resolve(
         None => "it is gone".to_owned(),
     };
     match &outcome {
-        SettleOutcome::Settled { row, .. } if json => output::json(&Resolved {
+        SettleOutcome::Settled { row, .. } if json => output::json(&ResolvedConflict {
             id: wanted.id,
             settled_as,
             row: row.as_deref().map(embedded),
@@ -319,7 +319,7 @@ pub(super) fn export(
         ExportFormat::Csv => output::text(&csv(&conflicts, &names)?)?,
         ExportFormat::Json => {
             for conflict in &conflicts {
-                let line = ConflictLine::of(conflict);
+                let line = ConflictLine::from_record(conflict);
                 let line = OfDevice::new(line, &names, conflict.remote_id);
                 if !output::json_to_reader(&line)? {
                     break;
@@ -388,10 +388,10 @@ fn csv(conflicts: &[ConflictRecord], names: &DeviceNames) -> Result<String, Fail
 }
 
 #[derive(Serialize)]
-struct Resolved {
+struct ResolvedConflict {
     id: i64,
     settled_as: &'static str,
-    row: Option<Embedded>,
+    row: Option<JsonText>,
 }
 
 #[derive(Serialize)]

@@ -9,13 +9,13 @@ use tidewater_client::{ConflictedChange, RowSelection};
 use tidewater_terminal::output::{self, moment, printable};
 use tidewater_terminal::{CommandOutcome, Failure};
 
-use crate::kept::{Embedded, embedded};
+use crate::kept::{JsonText, embedded};
 use crate::remote_file;
 
 pub(super) fn list(path: &Path, json: bool) -> Result<CommandOutcome, Failure> {
     let conflicts = remote_file::open(path)?.conflicts()?;
     if json {
-        let conflicts = conflicts.iter().map(ListedConflict::of).collect();
+        let conflicts = conflicts.iter().map(ListedConflict::from_change).collect();
         output::json(&ListedConflicts { conflicts })?;
     } else if conflicts.is_empty() {
         output::note("no conflicts");
@@ -31,7 +31,7 @@ pub(super) fn apply(path: &Path, ids: &[i64], json: bool) -> Result<CommandOutco
     check_ids(path, ids, &database.conflicts()?)?;
     let applied = database.apply_conflicts(RowSelection::Ids(ids))?;
     if json {
-        output::json(&Applied { applied })?;
+        output::json(&AppliedReport { applied })?;
     } else {
         output::note(&format!(
             "{} written again; the next sync uploads what differs from the centre",
@@ -58,7 +58,7 @@ pub(super) fn renumber(
     let key = remote_file::open(path)?.renumber_conflict(id, key)?;
     if json {
         let key = embedded(&key);
-        output::json(&Renumbered { applied: 1, key })?;
+        output::json(&RenumberedReport { applied: 1, key })?;
     } else {
         output::note(&format!(
             "the row of conflict {id} is written under the key {}; it goes up with the next sync",
@@ -93,7 +93,7 @@ pub(super) fn dismiss(
     };
     let dismissed = database.dismiss_conflicts(which)?;
     if json {
-        output::json(&Dismissed { dismissed })?;
+        output::json(&DismissedReport { dismissed })?;
     } else {
         let conflicts = output::counted(dismissed, "conflict", "conflicts");
         output::note(&format!("{conflicts} dismissed"));
@@ -144,18 +144,18 @@ fn describe(conflicts: &[ConflictedChange]) -> String {
 }
 
 #[derive(Serialize)]
-struct Applied {
+struct AppliedReport {
     applied: u64,
 }
 
 #[derive(Serialize)]
-struct Renumbered {
+struct RenumberedReport {
     applied: u64,
-    key: Embedded,
+    key: JsonText,
 }
 
 #[derive(Serialize)]
-struct Dismissed {
+struct DismissedReport {
     dismissed: u64,
 }
 
@@ -169,17 +169,17 @@ struct ListedConflict<'a> {
     id: i64,
     publication: &'a str,
     table: &'a str,
-    key: Embedded,
+    key: JsonText,
     operation: &'a str,
     outcome: &'a str,
     at_ms: i64,
-    pre_image: Option<Embedded>,
-    mine: Option<Embedded>,
-    theirs: Option<Embedded>,
+    pre_image: Option<JsonText>,
+    mine: Option<JsonText>,
+    theirs: Option<JsonText>,
 }
 
 impl ListedConflict<'_> {
-    fn of(conflict: &ConflictedChange) -> ListedConflict<'_> {
+    fn from_change(conflict: &ConflictedChange) -> ListedConflict<'_> {
         ListedConflict {
             id: conflict.id,
             publication: &conflict.publication,

@@ -139,7 +139,7 @@ pub(super) fn not_allowed(what: &str, report: &DeployReport) -> Failure {
 /// Prints what was done, or would be.
 fn print(report: &DeployReport, dry_run: bool, json: bool) -> Result<(), Failure> {
     if json {
-        output::json(&ReportObject::of(report, dry_run))
+        output::json(&ReportObject::new(report, dry_run))
     } else {
         output::text(&describe(report, dry_run))
     }
@@ -183,7 +183,7 @@ struct HeldUpObject<'a> {
 }
 
 impl ReportObject<'_> {
-    pub(super) fn of(report: &DeployReport, dry_run: bool) -> ReportObject<'_> {
+    pub(super) fn new(report: &DeployReport, dry_run: bool) -> ReportObject<'_> {
         let steps = report.steps.iter().map(|step| StepObject {
             description: &step.description,
             lock: (!step.lock.is_empty()).then_some(&*step.lock),
@@ -234,7 +234,7 @@ pub(super) fn describe(report: &DeployReport, dry_run: bool) -> String {
         );
     }
     if !report.held_up.is_empty() {
-        let mut table = output::Table::new(&["held up", "user", "last sync"]);
+        let mut table = output::TextTable::new(&["held up", "user", "last sync"]);
         for remote in &report.held_up {
             table.row([
                 remote.id.to_string(),

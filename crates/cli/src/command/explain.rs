@@ -126,7 +126,7 @@ fn in_centre(
     let names = DeviceNames::read(&centre)?;
     match args.json {
         true => output::json(&OfDevice::new(
-            ExplanationObject::of(&found),
+            ExplanationObject::new(&found),
             &names,
             remote_id,
         ))?,
@@ -147,11 +147,15 @@ struct ExplanationObject<'a> {
 }
 
 impl ExplanationObject<'_> {
-    fn of(found: &Explanation) -> ExplanationObject<'_> {
+    fn new(found: &Explanation) -> ExplanationObject<'_> {
         ExplanationObject {
             found,
-            refused: found.refused.iter().map(RefusedLine::of).collect(),
-            conflicts: found.conflicts.iter().map(ConflictLine::of).collect(),
+            refused: found.refused.iter().map(RefusedLine::from_record).collect(),
+            conflicts: found
+                .conflicts
+                .iter()
+                .map(ConflictLine::from_record)
+                .collect(),
         }
     }
 }

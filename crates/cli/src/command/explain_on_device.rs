@@ -8,7 +8,7 @@ use tidewater_client::{ExplainedRow, PendingChange};
 use tidewater_terminal::output::{self, counted, moment, printable};
 use tidewater_terminal::{CommandOutcome, Failure};
 
-use crate::kept::{Embedded, embedded};
+use crate::kept::{JsonText, embedded};
 use crate::remote_file;
 
 pub(super) fn run(
@@ -19,7 +19,7 @@ pub(super) fn run(
 ) -> Result<CommandOutcome, Failure> {
     let found = remote_file::open(remote)?.explain(table, key)?;
     match json {
-        true => output::json(&RowObject::of(&found))?,
+        true => output::json(&RowObject::from_row(&found))?,
         false => output::text(&describe(&found, remote))?,
     }
     Ok(CommandOutcome::Complete)
@@ -153,8 +153,8 @@ struct RowObject<'a> {
     sentence: String,
     publication: &'a str,
     table: &'a str,
-    key: Embedded,
-    row: Option<Embedded>,
+    key: JsonText,
+    row: Option<JsonText>,
     uploads: bool,
     downloads: bool,
     pending: Vec<PendingObject>,
@@ -170,8 +170,8 @@ struct RowObject<'a> {
 struct PendingObject {
     operation: &'static str,
     in_flight: bool,
-    pre_image: Option<Embedded>,
-    row: Option<Embedded>,
+    pre_image: Option<JsonText>,
+    row: Option<JsonText>,
 }
 
 #[derive(Serialize)]
@@ -181,7 +181,7 @@ struct RefusedObject<'a> {
     code: &'a str,
     reason: &'a str,
     at_ms: i64,
-    values: Option<Embedded>,
+    values: Option<JsonText>,
 }
 
 #[derive(Serialize)]
@@ -199,12 +199,12 @@ struct ConflictObject<'a> {
     operation: &'a str,
     outcome: &'a str,
     at_ms: i64,
-    mine: Option<Embedded>,
-    theirs: Option<Embedded>,
+    mine: Option<JsonText>,
+    theirs: Option<JsonText>,
 }
 
 impl RowObject<'_> {
-    fn of(found: &ExplainedRow) -> RowObject<'_> {
+    fn from_row(found: &ExplainedRow) -> RowObject<'_> {
         let pending = |it: &PendingChange| PendingObject {
             operation: it.operation,
             in_flight: it.in_flight,

@@ -12,7 +12,7 @@ use tidewater_server::{Config, Environment};
 use tidewater_terminal::{CommandOutcome, ConfigArgs, Failure, output, with_exit_codes};
 use tokio::runtime::Builder;
 
-use crate::images::{self, Place, Wanted};
+use crate::images::{self, ImageFiles, ImageScope};
 
 /// Make images: SQLite files from which new remotes begin
 #[derive(Debug, Args)]
@@ -112,13 +112,13 @@ struct Built<'m> {
 
 pub(crate) fn run(args: &ImageArgs) -> Result<CommandOutcome, Failure> {
     let ImageCommand::Build(args) = &args.command;
-    let place = Place::of(&args.out)?;
+    let place = ImageFiles::for_manifest(&args.out)?;
     let config = args.config.load()?;
     let runtime = Builder::new_multi_thread()
         .enable_all()
         .build()
         .map_err(|error| Failure::start(&error))?;
-    let wanted = Wanted {
+    let wanted = ImageScope {
         rows: args.rows.rows()?,
         publication: args.publication.clone(),
     };
@@ -144,7 +144,11 @@ pub(crate) fn run(args: &ImageArgs) -> Result<CommandOutcome, Failure> {
     Ok(CommandOutcome::Complete)
 }
 
-async fn build(config: &Config, wanted: &Wanted, place: &Place) -> Result<Manifest, Failure> {
+async fn build(
+    config: &Config,
+    wanted: &ImageScope,
+    place: &ImageFiles,
+) -> Result<Manifest, Failure> {
     let stop = Arc::new(AtomicBool::new(false));
     let built = images::build(config, &Environment::real(), wanted, place, &stop).await;
     built.map_err(|it| it.failure)

@@ -4,7 +4,7 @@ use clap::{Args, Subcommand};
 use serde::Serialize;
 use tidewater_centre::records::SigningKey;
 use tidewater_server::KEY_SIGNS_AFTER_MS;
-use tidewater_terminal::output::{self, Table};
+use tidewater_terminal::output::{self, TextTable};
 use tidewater_terminal::{CommandOutcome, ConfigArgs, Failure, with_exit_codes};
 
 use crate::centre::OpenCentre;
@@ -124,7 +124,7 @@ fn show(centre: &OpenCentre, as_json: bool) -> Result<CommandOutcome, Failure> {
         output::json(&ListedKeys { keys: listed })?;
         return Ok(CommandOutcome::Complete);
     }
-    let mut table = Table::new(&[">key", "made", "state", "retires"]);
+    let mut table = TextTable::new(&[">key", "made", "state", "retires"]);
     for key in listed {
         let retires = key.retires_ms.map(output::moment);
         table.row([

@@ -12,7 +12,7 @@ use tidewater_protocol::argument::to_base64;
 use tidewater_terminal::output::{self, printable};
 use tidewater_terminal::{CommandOutcome, Failure, Interrupt, with_exit_codes};
 
-use super::program::{self, Place, ProgramArgs, Staying, TICK};
+use super::program::{self, ConnectionTask, ProgramArgs, SpaceSubject, TICK};
 
 /// Events that wait to be printed.
 const WAITING: usize = 1_000;
@@ -39,7 +39,7 @@ or, when it failed:
 pub(crate) struct ListenArgs {
     /// Which subjects of which spaces; an event that several match comes for each
     #[arg(value_name = "SPACE/PATTERN", value_parser = program::place, required = true)]
-    places: Vec<Place>,
+    places: Vec<SpaceSubject>,
     #[command(flatten)]
     program: ProgramArgs,
     /// Of durable spaces, begin behind this position; first: with all that is kept
@@ -71,7 +71,7 @@ pub(crate) fn run(args: &ListenArgs) -> Result<CommandOutcome, Failure> {
     }
     let options = args.program.options()?;
     let interrupt = Interrupt::listen()?;
-    let mut listening = Listening {
+    let mut listening = ListenTask {
         args,
         interrupt: &interrupt,
         since: vec![args.after.unwrap_or_default(); args.places.len()],
@@ -84,7 +84,7 @@ pub(crate) fn run(args: &ListenArgs) -> Result<CommandOutcome, Failure> {
 }
 
 /// What one subscription tells.
-enum Told {
+enum SubscriptionNews {
     Event(SpaceEvent),
     Missed(u64),
     Anew,
@@ -92,18 +92,18 @@ enum Told {
     Ended(CallError),
 }
 
-struct Listening<'a> {
+struct ListenTask<'a> {
     args: &'a ListenArgs,
     interrupt: &'a Interrupt,
     /// Where each subscription goes on after a connection was lost.
     since: Vec<SubscriptionStart>,
     /// What the subscriptions of this connection tell, by their number.
-    told: Option<Receiver<(usize, Told)>>,
+    told: Option<Receiver<(usize, SubscriptionNews)>>,
     /// Events until it ends.
     left: Option<u64>,
 }
 
-impl Staying for Listening<'_> {
+impl ConnectionTask for ListenTask<'_> {
     fn begin(&mut self, link: &Link) -> Result<(), Failure> {
         let (tell, told) = sync_channel(WAITING);
         for (number, place) in self.args.places.iter().enumerate() {
@@ -115,7 +115,12 @@ impl Staying for Listening<'_> {
             let tell = tell.clone();
             thread::spawn(move || forward(subscription, number, &tell));
         }
-        let places: Vec<String> = self.args.places.iter().map(Place::to_string).collect();
+        let places: Vec<String> = self
+            .args
+            .places
+            .iter()
+            .map(SpaceSubject::to_string)
+            .collect();
         output::note(&format!("listening to {}; Ctrl-C ends", places.join(", ")));
         self.told = Some(told);
         Ok(())
@@ -134,13 +139,13 @@ impl Staying for Listening<'_> {
     }
 }
 
-impl Listening<'_> {
+impl ListenTask<'_> {
     /// Whether somebody still reads.
-    fn print(&mut self, number: usize, told: Told) -> Result<bool, Failure> {
+    fn print(&mut self, number: usize, told: SubscriptionNews) -> Result<bool, Failure> {
         let place = &self.args.places[number];
         match told {
-            Told::Ended(error) => Err(error.into()),
-            Told::Event(event) => {
+            SubscriptionNews::Ended(error) => Err(error.into()),
+            SubscriptionNews::Event(event) => {
                 if let Some(position) = event.position() {
                     self.since[number] = SubscriptionStart::Position(position);
                 }
@@ -150,7 +155,7 @@ impl Listening<'_> {
                     false => output::text_to_reader(&line(&event)),
                 }
             }
-            Told::Missed(count) => {
+            SubscriptionNews::Missed(count) => {
                 let events = output::counted(count, "event", "events");
                 self.note(
                     &format!("missed {events} of {place}"),
@@ -162,7 +167,7 @@ impl Listening<'_> {
                     }),
                 )
             }
-            Told::Anew => self.note(
+            SubscriptionNews::Anew => self.note(
                 &format!("the centre was restored: all that it keeps of {place} comes again"),
                 &json!({
                     "event": "anew",
@@ -183,7 +188,11 @@ impl Listening<'_> {
 }
 
 /// Tells all that a subscription gets, until it ends or nobody listens.
-fn forward(mut subscription: SpaceSubscription, number: usize, tell: &SyncSender<(usize, Told)>) {
+fn forward(
+    mut subscription: SpaceSubscription,
+    number: usize,
+    tell: &SyncSender<(usize, SubscriptionNews)>,
+) {
     loop {
         // What came before the end is told, too.
         let ended = subscription.ended();
@@ -196,10 +205,12 @@ fn forward(mut subscription: SpaceSubscription, number: usize, tell: &SyncSender
         let end = ended.filter(|_| event.is_none());
         let has_ended = end.is_some();
         let all = [
-            subscription.take_begun_anew().then_some(Told::Anew),
-            (missed > 0).then_some(Told::Missed(missed)),
-            event.map(Told::Event),
-            end.map(Told::Ended),
+            subscription
+                .take_begun_anew()
+                .then_some(SubscriptionNews::Anew),
+            (missed > 0).then_some(SubscriptionNews::Missed(missed)),
+            event.map(SubscriptionNews::Event),
+            end.map(SubscriptionNews::Ended),
         ];
         for told in all.into_iter().flatten() {
             if tell.send((number, told)).is_err() {

@@ -127,7 +127,7 @@ fn tell(event: &LiveEvent<'_>, args: &SyncArgs) -> Result<bool, Failure> {
             "event": "synced",
             "why": why.name(),
             "tables": report.tables,
-            "report": SyncObject::of(report, 0),
+            "report": SyncObject::new(report, 0),
         })),
         LiveEvent::Synced { .. } | LiveEvent::Leaving if args.quiet && !as_json => Ok(true),
         LiveEvent::Synced { why, report }

@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use clap::Args;
 use tidewater_centre::preview::{Preview, PreviewRequest, PreviewedTable, SchemaChange};
-use tidewater_terminal::output::{self, Table, counted, printable};
+use tidewater_terminal::output::{self, TextTable, counted, printable};
 use tidewater_terminal::{CommandOutcome, ConfigArgs, Failure, with_exit_codes};
 
 use super::explain::parameters;
@@ -81,7 +81,7 @@ fn describe(preview: &Preview) -> String {
     for change in &preview.changes {
         let _ = writeln!(text, "{}", printable(&describe_change(change)));
     }
-    let mut table = Table::new(&["user", "remote", "table", ">comes", ">goes"]);
+    let mut table = TextTable::new(&["user", "remote", "table", ">comes", ">goes"]);
     for remote in &preview.remotes {
         for of in &remote.tables {
             table.row([

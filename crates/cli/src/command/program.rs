@@ -75,7 +75,7 @@ impl ProgramArgs {
         &self,
         options: &LinkOptions,
         interrupt: &Interrupt,
-        staying: &mut impl Staying,
+        staying: &mut impl ConnectionTask,
     ) -> Result<(), Failure> {
         let mut pause = PAUSE;
         let mut has_begun = false;
@@ -105,7 +105,7 @@ impl ProgramArgs {
 }
 
 /// What a command does over a connection, and over the next one when that is lost.
-pub(crate) trait Staying {
+pub(crate) trait ConnectionTask {
     /// Begins over a new connection.
     fn begin(&mut self, link: &Link) -> Result<(), Failure>;
 
@@ -143,21 +143,21 @@ pub(crate) fn argument(text: &str) -> Result<CallArgument, String> {
 
 /// Subjects of a space: `fleet/unit.7.position`, or `fleet/unit.>`.
 #[derive(Clone, Debug)]
-pub(crate) struct Place {
+pub(crate) struct SpaceSubject {
     pub(crate) space: String,
     pub(crate) subject: String,
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for SpaceSubject {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}/{}", self.space, self.subject)
     }
 }
 
 /// Reads `fleet/unit.7.position`.
-pub(crate) fn place(text: &str) -> Result<Place, String> {
+pub(crate) fn place(text: &str) -> Result<SpaceSubject, String> {
     match text.split_once('/') {
-        Some((space, subject)) if !space.is_empty() && !subject.is_empty() => Ok(Place {
+        Some((space, subject)) if !space.is_empty() && !subject.is_empty() => Ok(SpaceSubject {
             space: space.to_owned(),
             subject: subject.to_owned(),
         }),

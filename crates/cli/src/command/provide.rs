@@ -11,7 +11,7 @@ use tidewater_client::{Answer, CallFailed, Code, Link, ProvidedCall};
 use tidewater_protocol::json;
 use tidewater_terminal::{CommandOutcome, Failure, Interrupt, describe, output, with_exit_codes};
 
-use super::program::{ProgramArgs, Staying, TICK};
+use super::program::{ConnectionTask, ProgramArgs, TICK};
 use crate::password;
 
 /// Provide a procedure: run a command for each call
@@ -39,7 +39,7 @@ pub(crate) struct ProvideArgs {
 pub(crate) fn run(args: &ProvideArgs) -> Result<CommandOutcome, Failure> {
     let options = args.program.options()?;
     let interrupt = Interrupt::listen()?;
-    let mut providing = Providing {
+    let mut providing = ProvideTask {
         args,
         interrupt: &interrupt,
     };
@@ -48,12 +48,12 @@ pub(crate) fn run(args: &ProvideArgs) -> Result<CommandOutcome, Failure> {
     Ok(CommandOutcome::Complete)
 }
 
-struct Providing<'a> {
+struct ProvideTask<'a> {
     args: &'a ProvideArgs,
     interrupt: &'a Interrupt,
 }
 
-impl Staying for Providing<'_> {
+impl ConnectionTask for ProvideTask<'_> {
     fn begin(&mut self, link: &Link) -> Result<(), Failure> {
         let command = self.args.exec.clone();
         let procedure = &self.args.procedure;

@@ -8,7 +8,7 @@ use tidewater_protocol::frame::MAX_MESSAGE_BYTES;
 use tidewater_protocol::identity::parse_uuid;
 use tidewater_terminal::{CommandOutcome, Failure, describe, output, with_exit_codes};
 
-use super::program::{self, Place, ProgramArgs};
+use super::program::{self, ProgramArgs, SpaceSubject};
 
 /// Publish an event
 ///
@@ -28,7 +28,7 @@ or, when it failed:
 pub(crate) struct PublishArgs {
     /// Under which subject of which space
     #[arg(value_name = "SPACE/SUBJECT", value_parser = program::place)]
-    place: Place,
+    place: SpaceSubject,
     /// What it says; - for all of standard input, nothing for nothing
     #[arg(value_name = "PAYLOAD", allow_negative_numbers = true)]
     payload: Option<String>,

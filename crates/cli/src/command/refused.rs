@@ -74,16 +74,16 @@ enum RefusedAction {
     /// Of a device's file, or of the centre (-c FILE): what it refused of any device, each row
     /// once, for as long as the configuration keeps it.
     #[command(after_help = HELP)]
-    List(Listing),
+    List(RefusedListArgs),
     /// Show one of them with its values
     #[command(after_help = HELP)]
-    Show(Showing),
+    Show(RefusedShowArgs),
     /// Send refused changes of a device again with the next sync, and those that refer to them
     ///
     /// Where somebody else has inserted another row under the key of one (`key_in_use`), give yours a
     /// new key: `--new-key`.
     #[command(after_help = HELP)]
-    Retry(Retrying),
+    Retry(RetryArgs),
     /// Write the values of rows that left a device as pending changes
     #[command(after_help = HELP)]
     Restore(Retrial),
@@ -92,21 +92,21 @@ enum RefusedAction {
     ///
     /// Values that still do not fit change nothing: the error says why.
     #[command(after_help = HELP)]
-    Edit(Editing),
+    Edit(EditArgs),
     /// Write refused changes into the centre as they were sent, and those that refer to them
     ///
     /// Each in a transaction of its own, parents first. What devices may not write the operator may;
     /// keys, foreign keys and checks hold for him too.
     #[command(after_help = HELP)]
-    Replay(Replaying),
+    Replay(ReplayArgs),
     /// Give refused changes up: on a device their rows go back to what the centre last had, in the
     /// centre its rows stand
     #[command(after_help = HELP)]
-    Discard(Discarding),
+    Discard(DiscardArgs),
 }
 
 #[derive(Debug, Args)]
-struct Listing {
+struct RefusedListArgs {
     /// The device's file
     #[arg(value_name = "REMOTE.db")]
     remote: Option<PathBuf>,
@@ -136,7 +136,7 @@ struct Listing {
 }
 
 #[derive(Debug, Args)]
-struct Showing {
+struct RefusedShowArgs {
     /// The device's file, if it is one of a device; and the row's number, as `list` shows it
     #[arg(value_name = "[REMOTE.db] ID", required = true, num_args = 1..=2)]
     which: Vec<String>,
@@ -159,7 +159,7 @@ struct Retrial {
 }
 
 #[derive(Debug, Args)]
-struct Retrying {
+struct RetryArgs {
     #[command(flatten)]
     retrial: Retrial,
     /// Give the one row, which was inserted here, a new key first, and have everything of this device
@@ -171,7 +171,7 @@ struct Retrying {
 }
 
 #[derive(Debug, Args)]
-struct Editing {
+struct EditArgs {
     /// The device's file, if it is one of a device; the row's number, as `list` shows it; and
     /// perhaps a file with the new values as a JSON object: columns that it lacks stay as they are
     #[arg(value_name = "[REMOTE.db] ID [FILE.json]", required = true, num_args = 1..=3)]
@@ -184,7 +184,7 @@ struct Editing {
 }
 
 #[derive(Debug, Args)]
-struct Replaying {
+struct ReplayArgs {
     /// The rows' numbers, as `list` shows them
     #[arg(value_name = "ID", conflicts_with_all = ["cause", "all"])]
     ids: Vec<i64>,
@@ -199,7 +199,7 @@ struct Replaying {
 }
 
 #[derive(Debug, Args)]
-struct Discarding {
+struct DiscardArgs {
     /// The device's file, if they are those of a device; and the changes' numbers, as `list` shows
     /// them
     #[arg(value_name = "[REMOTE.db] ID")]
@@ -215,7 +215,7 @@ struct Discarding {
 }
 
 /// Whose refused rows are meant.
-enum Place<'a> {
+enum RefusedPlace<'a> {
     Device(&'a Path),
     Centre(ConfigArgs),
 }
@@ -228,12 +228,12 @@ fn config(named: Option<&PathBuf>) -> ConfigArgs {
 }
 
 /// Tells a device's file, which comes first if it is there, from numbers and what follows them.
-fn place<'a>(named: Option<&PathBuf>, words: &'a [String]) -> (Place<'a>, &'a [String]) {
+fn place<'a>(named: Option<&PathBuf>, words: &'a [String]) -> (RefusedPlace<'a>, &'a [String]) {
     match words {
         [file, rest @ ..] if named.is_none() && file.parse::<i64>().is_err() => {
-            (Place::Device(Path::new(file)), rest)
+            (RefusedPlace::Device(Path::new(file)), rest)
         }
-        words => (Place::Centre(config(named)), words),
+        words => (RefusedPlace::Centre(config(named)), words),
     }
 }
 
@@ -276,11 +276,11 @@ pub(crate) fn run(args: &RefusedArgs) -> Result<CommandOutcome, Failure> {
             let (place, rest) = place(args.config.as_ref(), &args.which);
             let id = one(rest)?;
             match place {
-                Place::Device(remote) => refused_on_device::show(remote, id, args.json),
-                Place::Centre(config) => refused_in_centre::show(&config, id, args.json),
+                RefusedPlace::Device(remote) => refused_on_device::show(remote, id, args.json),
+                RefusedPlace::Centre(config) => refused_in_centre::show(&config, id, args.json),
             }
         }
-        RefusedAction::Retry(Retrying { retrial, new_key }) => match new_key {
+        RefusedAction::Retry(RetryArgs { retrial, new_key }) => match new_key {
             None => refused_on_device::retry(&retrial.remote, &retrial.ids),
             Some(key) => refused_on_device::renumber(&retrial.remote, &retrial.ids, key),
         },
@@ -299,7 +299,7 @@ pub(crate) fn run(args: &RefusedArgs) -> Result<CommandOutcome, Failure> {
     }
 }
 
-fn list(args: &Listing) -> Result<CommandOutcome, Failure> {
+fn list(args: &RefusedListArgs) -> Result<CommandOutcome, Failure> {
     if let Some(remote) = &args.remote {
         return refused_on_device::list(remote, args.open, args.json);
     }
@@ -319,7 +319,7 @@ fn list(args: &Listing) -> Result<CommandOutcome, Failure> {
     refused_in_centre::list(&config(args.config.as_ref()), &filter, args.json)
 }
 
-fn discard(args: &Discarding) -> Result<CommandOutcome, Failure> {
+fn discard(args: &DiscardArgs) -> Result<CommandOutcome, Failure> {
     let (place, rest) = place(args.operator.config.as_ref(), &args.which);
     let ids = rest.iter().map(|word| number(word));
     let ids: Vec<i64> = ids.collect::<Result<_, _>>()?;
@@ -330,8 +330,8 @@ fn discard(args: &Discarding) -> Result<CommandOutcome, Failure> {
         ));
     }
     match place {
-        Place::Device(remote) => refused_on_device::discard(remote, &ids, args.all),
-        Place::Centre(config) => {
+        RefusedPlace::Device(remote) => refused_on_device::discard(remote, &ids, args.all),
+        RefusedPlace::Centre(config) => {
             let which = match args.all {
                 true => refused_in_centre::Which::All,
                 false => refused_in_centre::Which::Ids(&ids),
@@ -347,7 +347,7 @@ fn discard(args: &Discarding) -> Result<CommandOutcome, Failure> {
     }
 }
 
-fn edit(args: &Editing) -> Result<CommandOutcome, Failure> {
+fn edit(args: &EditArgs) -> Result<CommandOutcome, Failure> {
     let (place, rest) = place(args.operator.config.as_ref(), &args.which);
     let (id, file) = match rest {
         [id] => (number(id)?, None),
@@ -370,11 +370,11 @@ fn edit(args: &Editing) -> Result<CommandOutcome, Failure> {
         None => set(&args.set, kept),
     };
     match place {
-        Place::Device(remote) => {
+        RefusedPlace::Device(remote) => {
             let kept = refused_on_device::values(remote, id)?;
             refused_on_device::edit(remote, id, &values(&kept)?)
         }
-        Place::Centre(config) => {
+        RefusedPlace::Centre(config) => {
             let kept = refused_in_centre::open_row(&config, id)?;
             refused_in_centre::edit(&config, kept.id, values(&kept.row)?, &args.operator)
         }

@@ -16,7 +16,7 @@ use super::conflicts_in_centre::system_user;
 use crate::centre::OpenCentre;
 use crate::clock::now_ms;
 use crate::devices::{DeviceNames, OfDevice};
-use crate::kept::{Embedded, RefusedLine, embedded};
+use crate::kept::{JsonText, RefusedLine, embedded};
 
 /// What an operator says beside what is to be done.
 #[derive(Debug, Args)]
@@ -56,7 +56,7 @@ pub(super) fn list(
     if json {
         let refused = rows
             .iter()
-            .map(|it| OfDevice::new(RefusedLine::of(it), &names, it.remote_id));
+            .map(|it| OfDevice::new(RefusedLine::from_record(it), &names, it.remote_id));
         let refused = refused.collect();
         output::json(&ListedRows { refused })?;
     } else if rows.is_empty() {
@@ -80,7 +80,7 @@ pub(super) fn show(config: &ConfigArgs, id: i64, json: bool) -> Result<CommandOu
     let (row, names) = (centre.refused_row(id)?, DeviceNames::read(&centre)?);
     let row = row.ok_or_else(|| unknown(id, config))?;
     if json {
-        let line = RefusedLine::of(&row);
+        let line = RefusedLine::from_record(&row);
         output::json(&OfDevice::new(line, &names, row.remote_id))?;
         return Ok(CommandOutcome::Complete);
     }
@@ -383,7 +383,7 @@ fn tell<'r>(
         failures.push(failure(row, why, config));
     }
     if failures.is_empty() && operator.json {
-        let settled = settled.iter().map(|it| Settled {
+        let settled = settled.iter().map(|it| SettledRow {
             id: it.row.id,
             outcome: done(&it.row),
             row: it.written.as_deref().map(embedded),
@@ -501,15 +501,15 @@ struct ListedRows<'a> {
 
 #[derive(Serialize)]
 struct SettledRows {
-    settled: Vec<Settled>,
+    settled: Vec<SettledRow>,
 }
 
 #[derive(Serialize)]
-struct Settled {
+struct SettledRow {
     id: i64,
     #[serde(rename = "as")]
     outcome: &'static str,
-    row: Option<Embedded>,
+    row: Option<JsonText>,
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     added: BTreeMap<String, String>,
 }

@@ -9,7 +9,7 @@ use serde_json::value::RawValue;
 use tidewater_client::{RefusedRow, RowSelection, SettledChange};
 use tidewater_terminal::{CommandOutcome, Failure, output};
 
-use crate::kept::{Embedded, embedded};
+use crate::kept::{JsonText, embedded};
 use crate::remote_file;
 
 /// The changes with these numbers, or all.
@@ -148,7 +148,7 @@ pub(super) fn show(remote: &Path, id: i64, json: bool) -> Result<CommandOutcome,
             let values = values.and_then(|it| RawValue::from_string(it).ok());
             output::json(&ListedRow {
                 values,
-                ..ListedRow::of(row)
+                ..ListedRow::from_row(row)
             })?;
         } else {
             let row = RefusedRow {
@@ -165,7 +165,7 @@ pub(super) fn show(remote: &Path, id: i64, json: bool) -> Result<CommandOutcome,
         return Ok(CommandOutcome::Complete);
     };
     match json {
-        true => output::json(&SettledLine::of(row))?,
+        true => output::json(&SettledLine::from_change(row))?,
         false => output::text(&describe_settled(std::slice::from_ref(row)))?,
     }
     Ok(CommandOutcome::Complete)
@@ -191,8 +191,8 @@ pub(super) fn list(remote: &Path, open: bool, json: bool) -> Result<CommandOutco
     };
     if json {
         output::json(&ListedRows {
-            refused: refused.iter().map(ListedRow::of).collect(),
-            settled: settled.iter().map(SettledLine::of).collect(),
+            refused: refused.iter().map(ListedRow::from_row).collect(),
+            settled: settled.iter().map(SettledLine::from_change).collect(),
         })?;
         return Ok(CommandOutcome::Complete);
     }
@@ -274,9 +274,9 @@ struct SettledLine<'a> {
 }
 
 impl SettledLine<'_> {
-    fn of(row: &SettledChange) -> SettledLine<'_> {
+    fn from_change(row: &SettledChange) -> SettledLine<'_> {
         SettledLine {
-            refused: ListedRow::of(&row.refused),
+            refused: ListedRow::from_row(&row.refused),
             outcome: &row.outcome,
             by: &row.by,
             settled_at_ms: row.settled_at_ms,
@@ -289,7 +289,7 @@ struct ListedRow<'a> {
     id: i64,
     publication: &'a str,
     table: &'a str,
-    key: Embedded,
+    key: JsonText,
     operation: &'a str,
     code: &'a str,
     reason: &'a str,
@@ -299,7 +299,7 @@ struct ListedRow<'a> {
 }
 
 impl ListedRow<'_> {
-    fn of(row: &RefusedRow) -> ListedRow<'_> {
+    fn from_row(row: &RefusedRow) -> ListedRow<'_> {
         let values = row.values.as_ref();
         ListedRow {
             id: row.id,

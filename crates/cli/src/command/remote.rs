@@ -3,7 +3,7 @@
 use clap::{Args, Subcommand};
 use serde::Serialize;
 use tidewater_protocol::RemoteId;
-use tidewater_terminal::output::{self, Table};
+use tidewater_terminal::output::{self, TextTable};
 use tidewater_terminal::{CommandOutcome, ConfigArgs, Failure, with_exit_codes};
 
 use crate::centre::OpenCentre;
@@ -32,23 +32,23 @@ enum RemoteAction {
     /// A remote is listed once it has signed in; one that has not completed a sync since
     /// is marked as never synced.
     #[command(after_help = HELP)]
-    List(Listing),
+    List(RemoteListArgs),
     /// Keep a remote out, whoever uses it
     ///
     /// It is not let in from now on, with whatever it presents. Rows that it holds stay on
     /// it, also those that it has not uploaded: see `restore`.
     #[command(after_help = HELP)]
-    Revoke(Named),
+    Revoke(RemoteNameArgs),
     /// Let a revoked remote in again
     ///
     /// It goes on as if nothing had been: what waits in its file is uploaded at its next
     /// sync.
     #[command(after_help = HELP)]
-    Restore(Named),
+    Restore(RemoteNameArgs),
 }
 
 #[derive(Debug, Args)]
-struct Listing {
+struct RemoteListArgs {
     #[command(flatten)]
     config: ConfigArgs,
     /// Print {"remotes":[{"id","device_name","user","revoked","created_ms","last_sync_ms"}]}
@@ -57,7 +57,7 @@ struct Listing {
 }
 
 #[derive(Debug, Args)]
-struct Named {
+struct RemoteNameArgs {
     /// The remote's id, or the name of its device, as `tidewater remote list` shows them
     id: String,
     #[command(flatten)]
@@ -78,7 +78,7 @@ pub(crate) fn run(args: &RemoteArgs) -> Result<CommandOutcome, Failure> {
     }
 }
 
-fn list(args: &Listing) -> Result<CommandOutcome, Failure> {
+fn list(args: &RemoteListArgs) -> Result<CommandOutcome, Failure> {
     let remotes = OpenCentre::open(&args.config)?.remotes()?;
     if args.json {
         let remotes = remotes.iter().map(|remote| ListedRemote {
@@ -95,7 +95,7 @@ fn list(args: &Listing) -> Result<CommandOutcome, Failure> {
     } else if remotes.is_empty() {
         output::note("no remote has signed in yet");
     } else {
-        let mut table = Table::new(&[
+        let mut table = TextTable::new(&[
             "remote",
             "device",
             "user",
@@ -125,7 +125,7 @@ fn list(args: &Listing) -> Result<CommandOutcome, Failure> {
 
 /// Changes what becomes of a remote; `done` says it.
 fn change(
-    args: &Named,
+    args: &RemoteNameArgs,
     change: impl Fn(&OpenCentre, RemoteId) -> Result<bool, Failure>,
     done: &str,
 ) -> Result<CommandOutcome, Failure> {

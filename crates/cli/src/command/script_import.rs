@@ -12,7 +12,7 @@ use tidewater_terminal::{CommandOutcome, Failure};
 
 /// What was done.
 #[derive(Debug, Default, Serialize)]
-struct Imported {
+struct ImportedScripts {
     /// The files that were written.
     written: Vec<String>,
     /// The columns that tables have in versions.
@@ -29,9 +29,9 @@ struct VersionColumns {
     columns: Vec<String>,
 }
 
-impl Imported {
+impl ImportedScripts {
     /// Notes a column of a version; without one, that nothing is known of its table.
-    fn add_column(&mut self, call: Call) -> Result<(), String> {
+    fn add_column(&mut self, call: RegistrationCall) -> Result<(), String> {
         let mut arguments = call.arguments?.into_iter();
         let mut next = || arguments.next().flatten();
         let (Some(version), Some(table)) = (next(), next()) else {
@@ -75,7 +75,7 @@ struct RegisteredScript {
 
 /// A call of one of the procedures that register scripts.
 #[derive(Debug, PartialEq, Eq)]
-struct Call {
+struct RegistrationCall {
     line: usize,
     name: String,
     /// Its arguments: texts, or none where one is NULL. An error where one is neither.
@@ -88,7 +88,7 @@ pub(super) fn run(
     force: bool,
     json: bool,
 ) -> Result<CommandOutcome, Failure> {
-    let mut imported = Imported::default();
+    let mut imported = ImportedScripts::default();
     // The last call of a name counts.
     let mut scripts: Vec<RegisteredScript> = Vec::new();
     for file in files {
@@ -162,7 +162,7 @@ pub(super) fn run(
     })
 }
 
-fn describe(imported: &Imported) -> String {
+fn describe(imported: &ImportedScripts) -> String {
     let mut text = String::new();
     for path in &imported.written {
         text.push_str(&printable(path));
@@ -222,7 +222,7 @@ fn parameters(procedure: &str) -> Option<&'static [&'static str]> {
 }
 
 /// The values of arguments in the order of the procedure's parameters.
-fn in_order(procedure: &str, given: Vec<Argument>) -> Result<Vec<Option<String>>, String> {
+fn in_order(procedure: &str, given: Vec<CallArgument>) -> Result<Vec<Option<String>>, String> {
     if given.iter().all(|it| it.name.is_none()) {
         return Ok(given.into_iter().map(|it| it.value).collect());
     }
@@ -251,7 +251,7 @@ fn in_order(procedure: &str, given: Vec<Argument>) -> Result<Vec<Option<String>>
 }
 
 /// The script that a call registers, if it is one that does.
-fn registered(call: Call) -> Result<Option<RegisteredScript>, String> {
+fn registered(call: RegistrationCall) -> Result<Option<RegisteredScript>, String> {
     let name = call.name.to_ascii_lowercase();
     let Some(wanted) = parameters(&name).filter(|it| it.contains(&"event")) else {
         let hint = "write it in SQL, or as a handler (docs/handlers.md)";
@@ -307,7 +307,7 @@ fn registered(call: Call) -> Result<Option<RegisteredScript>, String> {
 
 /// An argument of a call.
 #[derive(Debug)]
-struct Argument {
+struct CallArgument {
     /// Its parameter, where the call names it.
     name: Option<String>,
     /// Its text, or none for NULL.
@@ -317,7 +317,7 @@ struct Argument {
 /// The calls of a file, wherever they stand outside of comments and quotes: of the procedures that
 /// register scripts, and of any other whose name begins with `ml_` and stands where only a
 /// procedure can stand.
-fn calls(text: &str) -> Vec<Call> {
+fn calls(text: &str) -> Vec<RegistrationCall> {
     let mut calls = Vec::new();
     let mut at = 0;
     let (mut is_in_name, mut is_begin) = (false, true);
@@ -344,7 +344,7 @@ fn calls(text: &str) -> Vec<Call> {
                 Some(_) => read_arguments(&rest[begin..], is_enclosed),
                 None => (Ok(Vec::new()), 0),
             };
-            calls.push(Call {
+            calls.push(RegistrationCall {
                 line,
                 name: name.to_owned(),
                 arguments: arguments.and_then(|it| in_order(name, it)),
@@ -453,7 +453,7 @@ fn parameter_at(rest: &str) -> Option<(&str, usize)> {
 
 /// Reads arguments up to the parenthesis that ends them, or the end of the statement; with how long
 /// that is.
-fn read_arguments(text: &str, is_enclosed: bool) -> (Result<Vec<Argument>, String>, usize) {
+fn read_arguments(text: &str, is_enclosed: bool) -> (Result<Vec<CallArgument>, String>, usize) {
     let mut arguments = Vec::new();
     let mut current: Option<String> = None;
     let mut name: Option<String> = None;
@@ -464,7 +464,7 @@ fn read_arguments(text: &str, is_enclosed: bool) -> (Result<Vec<Argument>, Strin
         let name = name.take();
         if is_given {
             let value = current.take();
-            arguments.push(Argument { name, value });
+            arguments.push(CallArgument { name, value });
         }
         *is_null = false;
     };
@@ -658,7 +658,7 @@ mod tests {
 
     #[test]
     fn columns_of_versions_are_told() {
-        let mut imported = Imported::default();
+        let mut imported = ImportedScripts::default();
         let text = "call ml_add_column('v1', 'cust', 'id', null);
             call ml_add_column('v1', 'cust', 'name', null);
             call ml_add_column('v2', 'cust', 'id', null); call ml_add_column('v2', 'cust', null, null)";

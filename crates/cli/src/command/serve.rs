@@ -16,7 +16,7 @@ use crate::images;
 use crate::open_files;
 use crate::service::{LogArgs, Stop};
 use crate::serving_lock::ServingLock;
-use crate::upstream::{self, Deploying, Line};
+use crate::upstream::{self, BranchDeployment, UpstreamLine};
 
 /// How long the line to headquarters may take to end.
 const LINE_ENDS_WITHIN: Duration = Duration::from_secs(5);
@@ -77,9 +77,9 @@ async fn serve(config: Config, args: &ServeArgs) -> Result<(), Failure> {
     let environment = Environment::real();
     let mut hang_up = signal(SignalKind::hangup()).map_err(|error| Failure::start(&error))?;
     let line = match fetched(&config, &mut stop).await? {
-        Fetched::Stopped => return Ok(()),
-        Fetched::Nothing => None,
-        Fetched::Line(line) => Some(line),
+        UpstreamStart::Stopped => return Ok(()),
+        UpstreamStart::Nothing => None,
+        UpstreamStart::Line(line) => Some(line),
     };
     let centre = tidewater_server::databases::connect(&config.server.consolidated).await?;
     let is_new = match &line {
@@ -91,7 +91,7 @@ async fn serve(config: Config, args: &ServeArgs) -> Result<(), Failure> {
         let report = centre.deploy(&config.publications, false, now_ms).await?;
         output::note(deploy::describe(&report, false).trim_end());
     }
-    let deploying = line.is_some().then(|| Deploying {
+    let deploying = line.is_some().then(|| BranchDeployment {
         centre: centre.clone(),
         config: config.clone(),
         runtime: Handle::current(),
@@ -133,27 +133,27 @@ async fn serve(config: Config, args: &ServeArgs) -> Result<(), Failure> {
 }
 
 /// What there is of a line to headquarters before the server starts.
-enum Fetched {
+enum UpstreamStart {
     /// It is no branch's server.
     Nothing,
-    Line(Box<Line>),
+    Line(Box<UpstreamLine>),
     /// It was asked to end first.
     Stopped,
 }
 
 /// Opens a branch's line to headquarters, and fetches what there is to serve if it is new.
-async fn fetched(config: &Config, stop: &mut Stop) -> Result<Fetched, Failure> {
+async fn fetched(config: &Config, stop: &mut Stop) -> Result<UpstreamStart, Failure> {
     let upstream = config.upstream.as_ref().zip(upstream::file_of(config));
     let Some((upstream, path)) = upstream else {
-        return Ok(Fetched::Nothing);
+        return Ok(UpstreamStart::Nothing);
     };
     let (upstream, stopped) = (upstream.clone(), Arc::new(AtomicBool::new(false)));
     let stops = stopped.clone();
     let fetching = tokio::task::spawn_blocking(move || {
-        let mut line = Line::open(&upstream, path)?;
+        let mut line = UpstreamLine::open(&upstream, path)?;
         Ok(match line.fetch(&stops)? {
-            true => Fetched::Line(Box::new(line)),
-            false => Fetched::Stopped,
+            true => UpstreamStart::Line(Box::new(line)),
+            false => UpstreamStart::Stopped,
         })
     });
     tokio::pin!(fetching);

@@ -11,13 +11,13 @@ use tidewater_centre::records::{
     SyncRecord,
 };
 use tidewater_client::{OutboxStatus, RemoteStatus, SubscriptionStatus};
-use tidewater_terminal::output::{self, Table, bytes, duration, moment, printable};
+use tidewater_terminal::output::{self, TextTable, bytes, duration, moment, printable};
 use tidewater_terminal::{CommandOutcome, ConfigArgs, Failure, with_exit_codes};
 
 use crate::centre::OpenCentre;
 use crate::devices::DeviceNames;
 use crate::remote_file;
-use crate::running::RunningServer;
+use crate::running::ServerStatus;
 
 /// Show the state of a remote's file, or of the central database
 ///
@@ -74,7 +74,7 @@ pub(crate) fn run(args: &StatusArgs) -> Result<CommandOutcome, Failure> {
     match (&args.remote, &args.config) {
         (Some(path), _) => {
             let status = remote_file::open(path)?.status()?;
-            let totals = RemoteObject::of(&status);
+            let totals = RemoteObject::from_status(&status);
             if args.json {
                 output::json(&totals)?;
             } else {
@@ -97,11 +97,11 @@ pub(crate) fn run(args: &StatusArgs) -> Result<CommandOutcome, Failure> {
                 .as_ref()
                 .map(|file| Ok::<_, Failure>(remote_file::open(file)?.status()?));
             let upstream = upstream.transpose()?;
-            let upstream = upstream.as_ref().map(RemoteObject::of);
+            let upstream = upstream.as_ref().map(RemoteObject::from_status);
             if args.json {
                 let object = CentreObject {
                     upstream,
-                    ..CentreObject::of(&status, &server, &names)
+                    ..CentreObject::new(&status, &server, &names)
                 };
                 output::json(&object)?;
             } else {
@@ -124,7 +124,7 @@ struct RemoteObject<'a> {
 }
 
 impl RemoteObject<'_> {
-    fn of(status: &RemoteStatus) -> RemoteObject<'_> {
+    fn from_status(status: &RemoteStatus) -> RemoteObject<'_> {
         let tables = || status.subscriptions.iter().flat_map(|it| &it.tables);
         RemoteObject {
             status,
@@ -206,7 +206,7 @@ fn describe_subscription(subscription: &SubscriptionStatus) -> String {
     if subscription.compare_due {
         text.push_str("  the next sync compares the tables with the centre\n");
     }
-    let mut table = Table::new(&["table", ">rows", ">pending", ">refused", ">stale"]);
+    let mut table = TextTable::new(&["table", ">rows", ">pending", ">refused", ">stale"]);
     for status in &subscription.tables {
         let figures = [status.rows, status.pending, status.refused, status.stale];
         let figures = figures.map(|it| it.to_string());
@@ -235,7 +235,7 @@ struct CentreObject<'a> {
     number_blocks: Vec<BlockObject<'a>>,
     keyless_rows: Vec<KeylessObject<'a>>,
     blockers: Vec<BlockerObject<'a>>,
-    server: &'a RunningServer,
+    server: &'a ServerStatus,
     /// A branch's line to headquarters, as `tidewater status` shows a remote.
     #[serde(skip_serializing_if = "Option::is_none")]
     upstream: Option<RemoteObject<'a>>,
@@ -303,8 +303,8 @@ struct SyncObject<'a> {
     publications: Vec<&'a str>,
     started_ms: i64,
     duration_ms: u64,
-    uploaded: Uploaded,
-    downloaded: Downloaded,
+    uploaded: UploadCounts,
+    downloaded: DownloadCounts,
     conflicts: u64,
     refused: u64,
     bytes_received: u64,
@@ -313,26 +313,26 @@ struct SyncObject<'a> {
 }
 
 #[derive(Serialize)]
-struct Uploaded {
+struct UploadCounts {
     inserts: u64,
     updates: u64,
     deletes: u64,
 }
 
 #[derive(Serialize)]
-struct Downloaded {
+struct DownloadCounts {
     upserts: u64,
     removals: u64,
 }
 
 impl<'a> CentreObject<'a> {
-    fn of(
+    fn new(
         status: &'a CentreStatus,
-        server: &'a RunningServer,
+        server: &'a ServerStatus,
         names: &'a DeviceNames,
     ) -> CentreObject<'a> {
         let logs = status.logs.iter();
-        let syncs = status.syncs.iter().map(|it| SyncObject::of(it, names));
+        let syncs = status.syncs.iter().map(|it| SyncObject::new(it, names));
         let listed = status
             .incidents
             .iter()
@@ -362,10 +362,18 @@ impl<'a> CentreObject<'a> {
                 .map(|&kind| (kind.name(), incidents(status, kind)))
                 .collect(),
             incidents: listed.collect(),
-            numbers: status.numbers.iter().map(NumbersObject::of).collect(),
+            numbers: status
+                .numbers
+                .iter()
+                .map(NumbersObject::from_status)
+                .collect(),
             number_blocks: blocks.collect(),
             keyless_rows: keyless.collect(),
-            blockers: status.blockers.iter().map(BlockerObject::of).collect(),
+            blockers: status
+                .blockers
+                .iter()
+                .map(BlockerObject::from_transaction)
+                .collect(),
             server,
             upstream: None,
         }
@@ -373,7 +381,7 @@ impl<'a> CentreObject<'a> {
 }
 
 impl NumbersObject<'_> {
-    fn of(numbers: &NumbersStatus) -> NumbersObject<'_> {
+    fn from_status(numbers: &NumbersStatus) -> NumbersObject<'_> {
         NumbersObject {
             table: &numbers.table,
             column: &numbers.column,
@@ -405,7 +413,7 @@ fn incidents(status: &CentreStatus, kind: IncidentKind) -> u64 {
 }
 
 impl BlockerObject<'_> {
-    fn of(blocker: &BlockingTransaction) -> BlockerObject<'_> {
+    fn from_transaction(blocker: &BlockingTransaction) -> BlockerObject<'_> {
         BlockerObject {
             process: blocker.process,
             application: &blocker.application,
@@ -444,12 +452,12 @@ impl SyncObject<'_> {
             publications: publications.filter(|name| !name.is_empty()).collect(),
             started_ms: sync.started_ms,
             duration_ms: sync.duration_ms,
-            uploaded: Uploaded {
+            uploaded: UploadCounts {
                 inserts,
                 updates,
                 deletes,
             },
-            downloaded: Downloaded { upserts, removals },
+            downloaded: DownloadCounts { upserts, removals },
             conflicts: sync.conflicts,
             refused: sync.refused,
             bytes_received: sync.bytes[0],
@@ -485,7 +493,7 @@ fn describe_line(line: &RemoteObject<'_>, file: &Path) -> String {
 
 fn describe_centre(
     status: &CentreStatus,
-    (server, names): (&RunningServer, &DeviceNames),
+    (server, names): (&ServerStatus, &DeviceNames),
     config: &Path,
     line: &str,
 ) -> String {
@@ -524,7 +532,7 @@ fn describe_centre(
     }
     text.push_str(line);
     text.push_str(&server.describe());
-    let mut logs = Table::new(&["change log of", ">entries"]);
+    let mut logs = TextTable::new(&["change log of", ">entries"]);
     for (table, entries) in &status.logs {
         logs.row([table.clone(), entries.to_string()]);
     }
@@ -532,7 +540,7 @@ fn describe_centre(
         let _ = write!(text, "\n{}", logs.render(0));
     }
     text.push_str(&describe_numbers(status, names));
-    let mut syncs = Table::new(&[
+    let mut syncs = TextTable::new(&[
         "last syncs",
         "user",
         "device",
@@ -571,7 +579,7 @@ fn describe_centre(
 /// The numbers of tables with `identity` that remotes have.
 fn describe_numbers(status: &CentreStatus, names: &DeviceNames) -> String {
     let mut text = String::new();
-    let mut tables = Table::new(&[
+    let mut tables = TextTable::new(&[
         "numbers of",
         "column",
         ">handed out",
@@ -587,7 +595,7 @@ fn describe_numbers(status: &CentreStatus, names: &DeviceNames) -> String {
     if !tables.is_empty() {
         let _ = write!(text, "\n{}", tables.render(0));
     }
-    let mut blocks = Table::new(&[
+    let mut blocks = TextTable::new(&[
         "last blocks of",
         ">first",
         ">last",
@@ -678,7 +686,7 @@ fn describe_incidents(status: &CentreStatus, names: &DeviceNames, config: &Path)
         };
         let _ = writeln!(text, "\n{meaning}");
     }
-    let mut table = Table::new(&[
+    let mut table = TextTable::new(&[
         "last incidents",
         "kind",
         "user",

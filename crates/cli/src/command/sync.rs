@@ -11,11 +11,11 @@ use tidewater_client::{
     Remote, RemoteAccount, Report, RetryPolicy, SyncDirection, SyncOptions, begin_from_image,
 };
 use tidewater_protocol::Code;
-use tidewater_terminal::output::{self, Table};
+use tidewater_terminal::output::{self, TextTable};
 use tidewater_terminal::{CommandOutcome, Failure, Interrupt, ProgressLine, with_exit_codes};
 
 use super::network::NetworkArgs;
-use crate::proof::{Given, ProofArgs};
+use crate::proof::{GivenProof, ProofArgs};
 use crate::remote_file;
 use crate::sync_object::SyncObject;
 
@@ -193,7 +193,7 @@ pub(crate) fn run(args: &SyncArgs) -> Result<CommandOutcome, Failure> {
     let refused_before = refused_before(&mut remote, &report)?;
     let dropped = dropped_publications(&mut remote)?;
     if args.json {
-        output::json(&SyncObject::of(&report, refused_before))?;
+        output::json(&SyncObject::new(&report, refused_before))?;
     } else if !args.quiet {
         output::text(&describe(&report))?;
     }
@@ -254,7 +254,7 @@ fn begins(args: &SyncArgs) -> bool {
 }
 
 /// Makes the file of an image, if it is to be; gives what signs in then.
-fn begin(args: &SyncArgs) -> Result<Option<Given>, Failure> {
+fn begin(args: &SyncArgs) -> Result<Option<GivenProof>, Failure> {
     let Some(image) = args.image.as_ref().filter(|_| begins(args)) else {
         return Ok(None);
     };
@@ -276,9 +276,9 @@ fn begin(args: &SyncArgs) -> Result<Option<Given>, Failure> {
         ..SyncOptions::default()
     };
     match &given {
-        Given::Password(password) => options.password = Some(password.clone()),
-        Given::Bearer(bearer) => options.bearer = Some(bearer.clone()),
-        Given::Certificate(certificate) => options.certificate = Some(certificate.clone()),
+        GivenProof::Password(password) => options.password = Some(password.clone()),
+        GivenProof::Bearer(bearer) => options.bearer = Some(bearer.clone()),
+        GivenProof::Certificate(certificate) => options.certificate = Some(certificate.clone()),
     }
     // Ctrl-C simply ends the program: the next one goes on with what has come.
     let go_on = &mut |_, _| ControlFlow::Continue(());
@@ -297,7 +297,7 @@ fn begin(args: &SyncArgs) -> Result<Option<Given>, Failure> {
 pub(super) fn signed_in<T>(
     remote: &mut Remote,
     asked: &ProofArgs,
-    mut given: Option<Given>,
+    mut given: Option<GivenProof>,
     mut attempt: impl FnMut(&mut Remote) -> Result<T, ClientError>,
 ) -> Result<T, Failure> {
     loop {
@@ -347,7 +347,7 @@ fn sync(
 
 /// The remote, subscribed, and what signs it in if there is something. A file is only made when
 /// everything is at hand that a first sync needs.
-pub(super) fn prepared(args: &SyncArgs) -> Result<(Remote, Option<Given>), Failure> {
+pub(super) fn prepared(args: &SyncArgs) -> Result<(Remote, Option<GivenProof>), Failure> {
     check_folder(&args.remote)?;
     let obtained = begin(args)?;
     let missing = missing_for_a_first_sync(args);
@@ -521,7 +521,7 @@ fn describe(report: &Report) -> String {
 /// Lists the changes that met somebody else's, on standard error like what was refused: the rows
 /// now hold what somebody else wrote, or something of both.
 fn tell_conflicts(report: &Report, remote: &Path) {
-    let mut table = Table::new(&["table", "key"]);
+    let mut table = TextTable::new(&["table", "key"]);
     for row in &report.conflict_rows {
         table.row([row.table.clone(), row.key.clone()]);
     }
@@ -536,7 +536,7 @@ fn tell_conflicts(report: &Report, remote: &Path) {
 
 /// Lists the rows that are not as in the centre, on standard error.
 fn tell_stale(report: &Report) {
-    let mut table = Table::new(&["table", "key", "why it stays"]);
+    let mut table = TextTable::new(&["table", "key", "why it stays"]);
     for row in &report.stale {
         table.row([row.table.clone(), row.key.clone(), row.reason.to_owned()]);
     }
@@ -562,7 +562,7 @@ fn tell_more(all: u64, told: usize) {
 
 /// Lists what was refused, on standard error: it is a warning also for scripts.
 fn tell_refused(args: &SyncArgs, report: &Report) {
-    let mut table = Table::new(&["table", "key", "reason"]);
+    let mut table = TextTable::new(&["table", "key", "reason"]);
     for row in &report.refused_rows {
         table.row([row.table.clone(), row.key.clone(), row.reason.clone()]);
     }

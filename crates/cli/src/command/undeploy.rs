@@ -238,7 +238,7 @@ struct UndeployObject<'a> {
 fn print(report: &DeployReport, goes: Option<&Goes>, args: &UndeployArgs) -> Result<(), Failure> {
     if args.json {
         return output::json(&UndeployObject {
-            report: deploy::ReportObject::of(report, args.dry_run),
+            report: deploy::ReportObject::new(report, args.dry_run),
             goes,
         });
     }
@@ -254,8 +254,8 @@ fn export(
 ) -> Result<(), Failure> {
     fs::create_dir_all(folder)
         .map_err(|error| Failure::file("create the folder", folder, &error))?;
-    let conflicts = conflicts.iter().map(ConflictLine::of);
-    let refused = refused.iter().map(RefusedLine::of);
+    let conflicts = conflicts.iter().map(ConflictLine::from_record);
+    let refused = refused.iter().map(RefusedLine::from_record);
     for (name, count) in [
         (
             "conflicts.jsonl",

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use clap::{Args, Subcommand};
 use serde::Serialize;
 use tidewater_centre::records::UserRecord;
-use tidewater_terminal::output::{self, Table};
+use tidewater_terminal::output::{self, TextTable};
 use tidewater_terminal::{CommandOutcome, ConfigArgs, Failure, with_exit_codes};
 
 use crate::centre::OpenCentre;
@@ -39,7 +39,7 @@ enum UserAction {
     ///
     /// The name is what partition queries see as {s.username}.
     #[command(after_help = HELP)]
-    Add(Adding),
+    Add(UserAddArgs),
     /// Add the users of a CSV file, all of them or none
     ///
     /// The first line names the columns: name, and password or password_hash (argon2id in
@@ -55,24 +55,24 @@ enum UserAction {
     SetPassword(WithPassword),
     /// Keep a user out, with all remotes
     #[command(after_help = HELP)]
-    Disable(Named),
+    Disable(UserNameArgs),
     /// Let a disabled user in again
     #[command(after_help = HELP)]
-    Enable(Named),
+    Enable(UserNameArgs),
     /// Remove a user, with all remotes and subscriptions
     ///
     /// Rows stay where they are. What the user's remotes have not uploaded yet stays on
     /// them, and goes up if a user of that name is added again and signs in there. To keep
     /// somebody out for a while, use `disable`.
     #[command(after_help = HELP)]
-    Remove(Named),
+    Remove(UserNameArgs),
     /// List the users
     #[command(after_help = HELP)]
-    List(Listing),
+    List(UserListArgs),
 }
 
 #[derive(Debug, Args)]
-struct Adding {
+struct UserAddArgs {
     #[command(flatten)]
     user: WithPassword,
     /// Without a password: the user signs in by what [sign_in] of the configuration trusts
@@ -91,7 +91,7 @@ struct WithPassword {
 }
 
 #[derive(Debug, Args)]
-struct Named {
+struct UserNameArgs {
     /// The user's name
     name: String,
     #[command(flatten)]
@@ -99,7 +99,7 @@ struct Named {
 }
 
 #[derive(Debug, Args)]
-struct Listing {
+struct UserListArgs {
     #[command(flatten)]
     config: ConfigArgs,
     /// Print {"users":[{"name","disabled","created_ms","proven"}]}: proven is null, or who has
@@ -135,8 +135,8 @@ pub(crate) fn run(args: &UserArgs) -> Result<CommandOutcome, Failure> {
     }
 }
 
-fn add(args: &Adding) -> Result<CommandOutcome, Failure> {
-    let Adding {
+fn add(args: &UserAddArgs) -> Result<CommandOutcome, Failure> {
+    let UserAddArgs {
         user: args,
         no_password,
     } = args;
@@ -184,7 +184,7 @@ fn is_there(centre: &OpenCentre, name: &str) -> Result<bool, Failure> {
     Ok(centre.users()?.iter().any(|user| user.name == name))
 }
 
-fn set_disabled(args: &Named, disabled: bool) -> Result<CommandOutcome, Failure> {
+fn set_disabled(args: &UserNameArgs, disabled: bool) -> Result<CommandOutcome, Failure> {
     let centre = OpenCentre::open(&args.config)?;
     found(centre.set_disabled(&args.name, disabled)?, &args.name)?;
     let state = if disabled { "disabled" } else { "enabled" };
@@ -192,7 +192,7 @@ fn set_disabled(args: &Named, disabled: bool) -> Result<CommandOutcome, Failure>
     Ok(CommandOutcome::Complete)
 }
 
-fn list(args: &Listing) -> Result<CommandOutcome, Failure> {
+fn list(args: &UserListArgs) -> Result<CommandOutcome, Failure> {
     let users = OpenCentre::open(&args.config)?.users()?;
     if args.json {
         let users = users.iter().map(|user| ListedUser {
@@ -220,14 +220,14 @@ fn list(args: &Listing) -> Result<CommandOutcome, Failure> {
 fn rendered(users: &[UserRecord]) -> String {
     let state = |user: &UserRecord| if user.disabled { "disabled" } else { "" };
     if users.iter().all(|user| user.proven.at_ms == 0) {
-        let mut table = Table::new(&["user", "added", "state"]);
+        let mut table = TextTable::new(&["user", "added", "state"]);
         for user in users {
             let added = output::moment(user.created_ms);
             table.row([user.name.clone(), added, state(user).into()]);
         }
         return table.render(0);
     }
-    let mut table = Table::new(&["user", "added", "state", "proven by", "at"]);
+    let mut table = TextTable::new(&["user", "added", "state", "proven by", "at"]);
     for user in users {
         table.row([
             user.name.clone(),

@@ -50,17 +50,17 @@ pub(crate) struct ImportArgs {
 struct Entry {
     line: u64,
     name: String,
-    secret: Secret,
+    secret: ImportedSecret,
 }
 
 #[derive(Debug, PartialEq)]
-enum Secret {
+enum ImportedSecret {
     Password(String),
     Hash(String),
 }
 
 #[derive(Serialize)]
-struct Imported {
+struct UserImportReport {
     added: u64,
     updated: u64,
 }
@@ -79,7 +79,7 @@ pub(super) fn run(args: &ImportArgs) -> Result<CommandOutcome, Failure> {
     refuse_known(&entries, import.taken.iter().map(String::as_str))?;
     let (added, updated) = (import.added, import.updated);
     if args.json {
-        output::json(&Imported { added, updated })?;
+        output::json(&UserImportReport { added, updated })?;
     } else {
         let added = output::counted(added, "user", "users");
         output::note(&format!("{added} added, {updated} updated"));
@@ -110,7 +110,7 @@ fn parse(text: impl Read) -> Result<Vec<Entry>, Failure> {
             "write it as CSV in UTF-8, with name,password on its first line",
         )
     };
-    let columns = Columns::of(reader.headers().map_err(unreadable)?)?;
+    let columns = Columns::from_header(reader.headers().map_err(unreadable)?)?;
     let mut lines: HashMap<String, u64> = HashMap::new();
     let (mut entries, mut wrong) = (Vec::new(), Vec::new());
     let mut record = StringRecord::new();
@@ -185,7 +185,7 @@ struct Columns {
 }
 
 impl Columns {
-    fn of(header: &StringRecord) -> Result<Columns, Failure> {
+    fn from_header(header: &StringRecord) -> Result<Columns, Failure> {
         let wrong = |what: String| {
             Err(Failure::usage(
                 format!("line 1: {what}"),
@@ -243,10 +243,10 @@ impl Columns {
                     "the password is longer than {MAX_PASSWORD_BYTES} bytes"
                 ));
             }
-            (Some(password), None) => Secret::Password(password.to_owned()),
+            (Some(password), None) => ImportedSecret::Password(password.to_owned()),
             (None, Some(hash)) => {
                 check_password_hash(hash).map_err(|error| error.to_string())?;
-                Secret::Hash(hash.to_owned())
+                ImportedSecret::Hash(hash.to_owned())
             }
             (Some(_), Some(_)) => return Err("both a password and a hash".into()),
             (None, None) => return Err("the password is empty".into()),
@@ -284,8 +284,8 @@ fn hashed(entries: &[Entry], shows_progress: bool) -> Result<Vec<UserRecord>, Fa
             entries.get(index).map(|entry| (index, entry))
         } {
             let password_hash = match &entry.secret {
-                Secret::Hash(hash) => hash.clone(),
-                Secret::Password(password) => centre::hash(password)?,
+                ImportedSecret::Hash(hash) => hash.clone(),
+                ImportedSecret::Password(password) => centre::hash(password)?,
             };
             let user = UserRecord {
                 name: entry.name.clone(),
@@ -349,7 +349,7 @@ mod tests {
         let entry = |line, name: &str, password: &str| Entry {
             line,
             name: name.into(),
-            secret: Secret::Password(password.into()),
+            secret: ImportedSecret::Password(password.into()),
         };
         assert_eq!(entries[0], entry(2, "o'brien, \"jr\"", " two words "));
         assert_eq!(entries[1], entry(3, "名前", "a\nb"));

@@ -6,12 +6,12 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use serde::Serialize;
 use tidewater_client::{Remote, TableDifferences, Verification};
-use tidewater_terminal::output::{self, Table};
+use tidewater_terminal::output::{self, TextTable};
 use tidewater_terminal::{CommandOutcome, Failure, Interrupt, ProgressLine, with_exit_codes};
 
 use super::network::NetworkArgs;
 use super::sync;
-use crate::kept::{Embedded, embedded};
+use crate::kept::{JsonText, embedded};
 use crate::proof::ProofArgs;
 use crate::remote_file;
 use crate::sync_object::SyncObject;
@@ -87,7 +87,7 @@ pub(crate) fn run(args: &VerifyArgs) -> Result<CommandOutcome, Failure> {
     })?;
     let refused_before = sync::refused_before(&mut remote, &verification.sync)?;
     if args.json {
-        output::json(&VerifyObject::of(&verification, refused_before))?;
+        output::json(&VerifyObject::new(&verification, refused_before))?;
     } else {
         output::text(&describe(&verification))?;
     }
@@ -121,7 +121,7 @@ struct VerifyObject<'a> {
 #[derive(Serialize)]
 struct KeptObject<'a> {
     table: &'a str,
-    key: Embedded,
+    key: JsonText,
     reason: &'a str,
 }
 
@@ -139,12 +139,12 @@ struct TableObject<'a> {
 
 #[derive(Serialize)]
 struct RowObject {
-    key: Embedded,
+    key: JsonText,
     what: &'static str,
 }
 
 impl VerifyObject<'_> {
-    fn of(verification: &Verification, refused_before: u64) -> VerifyObject<'_> {
+    fn new(verification: &Verification, refused_before: u64) -> VerifyObject<'_> {
         let tables = verification.tables.iter().map(|table| TableObject {
             table: &table.table,
             keyless: table.keyless,
@@ -173,7 +173,7 @@ impl VerifyObject<'_> {
             rebuilt: &verification.rebuilt,
             tables: tables.collect(),
             kept: kept.collect(),
-            sync: SyncObject::of(&verification.sync, refused_before),
+            sync: SyncObject::new(&verification.sync, refused_before),
         }
     }
 }
@@ -184,7 +184,7 @@ fn describe(verification: &Verification) -> String {
     for table in &verification.rebuilt {
         text.push_str(&format!("made again: {}\n", output::printable(table)));
     }
-    let mut found = Table::new(&["table", ">equal", ">missing", ">extra", ">different"]);
+    let mut found = TextTable::new(&["table", ">equal", ">missing", ">extra", ">different"]);
     for table in &verification.tables {
         let figures = [table.equal, table.missing, table.extra, table.different];
         let figures = figures.map(|it| match table.uncompared {
@@ -209,7 +209,7 @@ fn describe(verification: &Verification) -> String {
 
 /// Lists the rows that differ, on standard error like what a sync has to warn of.
 fn tell_rows(verification: &Verification) {
-    let mut rows = Table::new(&["differs in", "key", "how"]);
+    let mut rows = TextTable::new(&["differs in", "key", "how"]);
     for table in &verification.tables {
         for row in &table.rows {
             let how = match row.what {
@@ -251,7 +251,7 @@ fn tell_rows(verification: &Verification) {
             output::printable(&table.table)
         ));
     }
-    let mut kept = Table::new(&["stays in", "key", "because"]);
+    let mut kept = TextTable::new(&["stays in", "key", "because"]);
     for row in &verification.kept {
         kept.row([row.table.clone(), row.key.clone(), row.reason.clone()]);
     }

@@ -22,7 +22,7 @@ use tidewater_centre::records::{ProvenIdentity, UserRecord};
 use tidewater_client::{Remote, Report};
 use tidewater_protocol::Code;
 use tidewater_server::{Config, Environment, RunningServer, Server, hash_password};
-use tidewater_terminal::output::{self, Table};
+use tidewater_terminal::output::{self, TextTable};
 use tidewater_terminal::{CommandOutcome, Failure, with_exit_codes};
 
 use world::{TECHNICIANS, Technician};
@@ -180,7 +180,7 @@ impl Stage {
 
     /// Syncs every remote once and prints what moved.
     fn sync_all(&self) -> Result<(), Failure> {
-        let mut table = Table::new(&[
+        let mut table = TextTable::new(&[
             "remote",
             ">inserted",
             ">updated",
@@ -243,7 +243,7 @@ impl Stage {
 
     /// Compares every remote with the centre; returns how many rows differ.
     fn compare(&self, centre: &Connection) -> Result<usize, Failure> {
-        let mut table = Table::new(&["remote", "regions", ">equal rows", ">different"]);
+        let mut table = TextTable::new(&["remote", "regions", ">equal rows", ">different"]);
         let mut different = Vec::new();
         for technician in &TECHNICIANS {
             let remote = open(&self.remote_path(technician))?;

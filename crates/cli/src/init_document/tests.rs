@@ -30,7 +30,7 @@ fn reference(parent: &str) -> ListedReference {
     }
 }
 
-fn document(tables: &[ListedTable]) -> Drafted {
+fn document(tables: &[ListedTable]) -> DraftDocument {
     write(&Draft {
         consolidated: "postgres://me:pass\"word@127.0.0.1/shop",
         publication: "o'brien's \"sales\"",

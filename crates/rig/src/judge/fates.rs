@@ -2,24 +2,24 @@
 
 use std::collections::{HashMap, HashSet};
 
-use super::centre::Against;
+use super::centre::LostChange;
 use super::{Judge, Witness};
 use crate::ledger::{Edit, Ledger};
-use crate::world::Table;
+use crate::world::JudgedTable;
 
 /// How often each thing was written down in the centre.
 #[derive(Default)]
 struct Records {
     applied: HashMap<String, u64>,
-    deleted: HashSet<(Table, i64)>,
+    deleted: HashSet<(JudgedTable, i64)>,
     conflicts: HashMap<String, u64>,
-    conflicting_deletes: HashSet<(Vec<u8>, Table, i64)>,
+    conflicting_deletes: HashSet<(Vec<u8>, JudgedTable, i64)>,
     refused: HashSet<String>,
-    refused_deletes: HashSet<(Vec<u8>, Table, i64)>,
+    refused_deletes: HashSet<(Vec<u8>, JudgedTable, i64)>,
     /// Refused ones that a later change of their row, taken from the remote, has settled.
-    settled_deletes: HashSet<(Vec<u8>, Table, i64)>,
+    settled_deletes: HashSet<(Vec<u8>, JudgedTable, i64)>,
     /// Rows that are there at the end.
-    present: HashSet<(Table, i64)>,
+    present: HashSet<(JudgedTable, i64)>,
 }
 
 impl Judge<'_> {
@@ -63,7 +63,7 @@ impl Judge<'_> {
         let mut deleted = HashSet::new();
         let mut inserted = HashSet::new();
         for it in self.centre.audit()? {
-            let Some(table) = Table::named(&it.table) else {
+            let Some(table) = JudgedTable::named(&it.table) else {
                 continue;
             };
             let row = (table, it.key);
@@ -81,7 +81,7 @@ impl Judge<'_> {
             }
         }
         let mut present = HashSet::new();
-        for table in Table::ALL {
+        for table in JudgedTable::ALL {
             present.extend(self.centre.rows(table)?.into_keys().map(|key| (table, key)));
         }
         let (conflicts, conflicting_deletes) = split(self.centre.conflicts()?);
@@ -135,7 +135,7 @@ impl Judge<'_> {
         witness: &Witness,
         edits: &[Edit],
         records: &Records,
-        refused_there: &HashSet<(Table, i64)>,
+        refused_there: &HashSet<(JudgedTable, i64)>,
     ) {
         let mut last = HashMap::new();
         for (index, edit) in edits.iter().enumerate() {
@@ -237,14 +237,14 @@ impl Records {
     }
 }
 
-type Deletes = HashSet<(Vec<u8>, Table, i64)>;
+type Deletes = HashSet<(Vec<u8>, JudgedTable, i64)>;
 
 /// How often each tag occurs, and the deletes, which have none.
-fn split(all: Vec<Against>) -> (HashMap<String, u64>, Deletes) {
+fn split(all: Vec<LostChange>) -> (HashMap<String, u64>, Deletes) {
     let mut tags: HashMap<String, u64> = HashMap::new();
     let mut deletes = HashSet::new();
     for it in all {
-        if let (true, Some(table)) = (it.is_delete, Table::named(&it.table)) {
+        if let (true, Some(table)) = (it.is_delete, JudgedTable::named(&it.table)) {
             deletes.insert((it.remote, table, it.key));
         } else if let Some(tag) = it.tag {
             *tags.entry(tag).or_default() += 1;
@@ -254,7 +254,7 @@ fn split(all: Vec<Against>) -> (HashMap<String, u64>, Deletes) {
 }
 
 /// The rows whose changes the remote knows to be refused.
-fn refused_on(witness: &Witness) -> anyhow::Result<HashSet<(Table, i64)>> {
+fn refused_on(witness: &Witness) -> anyhow::Result<HashSet<(JudgedTable, i64)>> {
     let connection = witness.device.open()?;
     let mut statement = connection.prepare("SELECT table_name, key FROM tidewater_refused")?;
     let rows = statement.query_map([], |row| {
@@ -264,7 +264,7 @@ fn refused_on(witness: &Witness) -> anyhow::Result<HashSet<(Table, i64)>> {
     for row in rows {
         let (table, key) = row?;
         let key: Vec<i64> = serde_json::from_str(&key)?;
-        if let (Some(table), Some(key)) = (Table::named(&table), key.first()) {
+        if let (Some(table), Some(key)) = (JudgedTable::named(&table), key.first()) {
             refused.insert((table, *key));
         }
     }

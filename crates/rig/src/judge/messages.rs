@@ -8,7 +8,7 @@ use serde_json::Value;
 use super::{Judge, Witness};
 
 /// A row of an outbox.
-struct Sent {
+struct OutboxRow {
     id: i64,
     name: String,
     tag: String,
@@ -81,13 +81,13 @@ impl Judge<'_> {
     }
 }
 
-fn outbox(file: &Connection) -> rusqlite::Result<Vec<Sent>> {
+fn outbox(file: &Connection) -> rusqlite::Result<Vec<OutboxRow>> {
     let mut statement = file.prepare(
         "SELECT id, name, arguments ->> '$.tag', state, coalesce(code || ': ' || reason, '')
          FROM tidewater_outbox ORDER BY id",
     )?;
     let rows = statement.query_map([], |row| {
-        Ok(Sent {
+        Ok(OutboxRow {
             id: row.get(0)?,
             name: row.get(1)?,
             tag: row.get(2)?,
@@ -99,7 +99,7 @@ fn outbox(file: &Connection) -> rusqlite::Result<Vec<Sent>> {
 }
 
 /// How often the inbox has the answer, which says what was asked.
-fn answers(file: &Connection, sent: &Sent) -> anyhow::Result<u64> {
+fn answers(file: &Connection, sent: &OutboxRow) -> anyhow::Result<u64> {
     let mut statement =
         file.prepare("SELECT payload FROM tidewater_inbox WHERE kind = 'answer' AND outbox = ?1")?;
     let rows = statement.query_map([sent.id], |row| row.get::<_, String>(0))?;

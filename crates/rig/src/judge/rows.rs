@@ -4,18 +4,18 @@ use std::collections::HashMap;
 
 use super::centre::Rows;
 use super::{Judge, Witness};
-use crate::world::Table;
+use crate::world::JudgedTable;
 
 impl Judge<'_> {
     /// Compares after everything that was refused has been given up: no row may differ.
     pub(crate) fn judge_rows(&mut self, witnesses: &[Witness]) -> anyhow::Result<()> {
         let mut centre = HashMap::new();
-        for table in Table::ALL {
+        for table in JudgedTable::ALL {
             centre.insert(table, self.centre.rows(table)?);
         }
         for witness in witnesses {
             let regions = self.centre.regions(witness.device.user)?;
-            for table in Table::ALL {
+            for table in JudgedTable::ALL {
                 self.compare(witness, table, &centre[&table], &regions)?;
             }
             self.judge_file(witness)?;
@@ -26,7 +26,7 @@ impl Judge<'_> {
     fn compare(
         &mut self,
         witness: &Witness,
-        table: Table,
+        table: JudgedTable,
         centre: &Rows,
         regions: &[i64],
     ) -> anyhow::Result<()> {
@@ -51,7 +51,10 @@ impl Judge<'_> {
         if whole != "ok" {
             self.finding(format!("{name}: {whole}"));
         }
-        for table in Table::ALL.iter().filter(|it| **it != Table::Stock) {
+        for table in JudgedTable::ALL
+            .iter()
+            .filter(|it| **it != JudgedTable::Stock)
+        {
             let table = table.name();
             let sql = format!("SELECT count(*) || '' FROM tidewater_change_{table}");
             let pending = ask(&sql)?;

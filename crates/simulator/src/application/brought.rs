@@ -4,7 +4,7 @@ use rusqlite::{ErrorCode, params};
 
 use super::{Application, FreshKeys};
 use crate::scenario::schema;
-use crate::tables::{EDITED, Held, Table};
+use crate::tables::{EDITED, HoldingRule, SyncedTable};
 
 /// A row that an application had before it ever synced: its table, its key, its text.
 pub(crate) type Brought = (usize, i64, String);
@@ -60,7 +60,7 @@ impl Application {
     /// Changes and deletes rows, and adds one.
     fn make_own(
         &mut self,
-        table: &'static Table,
+        table: &'static SyncedTable,
         keys: &FreshKeys,
         regions: &[i64],
     ) -> rusqlite::Result<()> {
@@ -81,7 +81,8 @@ impl Application {
             // What is somebody else's can only be in the file if the application has made it so.
             let is_others = region.is_some_and(|it| !regions.contains(&it));
             // What a window leaves out, and is just as the centre has it, stays: a known limit.
-            let must_be_own = is_others || matches!(table.held, Held::Asked | Held::Recent);
+            let must_be_own =
+                is_others || matches!(table.held, HoldingRule::Asked | HoldingRule::Recent);
             let value = table.key_is.value(number);
             match self.random.below(100) {
                 0..=29 => {

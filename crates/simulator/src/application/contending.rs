@@ -10,14 +10,14 @@ use crate::besides::{Besides, Differences, FIELDS, MEETING};
 
 /// With what an application takes part.
 #[derive(Clone)]
-pub(crate) struct Contending {
+pub(crate) struct ContestSetup {
     pub(crate) besides: Besides,
     pub(crate) differences: Rc<Differences>,
 }
 
 /// One of its changes.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Contest {
+pub(crate) enum ContestChange {
     /// A difference was added, and the row given another note with a greater grade.
     Tally {
         row: i64,
@@ -52,10 +52,10 @@ pub(crate) struct Contests {
 
 impl Contests {
     /// Adds what was committed.
-    pub(crate) fn committed(&mut self, contests: &[Contest]) {
+    pub(crate) fn committed(&mut self, contests: &[ContestChange]) {
         for contest in contests.iter().cloned() {
             match contest {
-                Contest::Tally {
+                ContestChange::Tally {
                     row,
                     difference,
                     grade,
@@ -64,11 +64,11 @@ impl Contests {
                     self.differences.insert((row, difference));
                     self.grades.insert((row, grade, note));
                 }
-                Contest::Form { row, field, text } => {
+                ContestChange::Form { row, field, text } => {
                     self.texts.insert(text.clone());
                     self.fields.insert((row, field), text);
                 }
-                Contest::Request { key, text } => {
+                ContestChange::Request { key, text } => {
                     self.texts.extend(text.clone());
                     self.requests.insert(key, text);
                 }
@@ -96,18 +96,18 @@ impl Contests {
 
 impl Application {
     /// From now on it takes part.
-    pub(crate) fn contends(&mut self, contending: Contending) {
+    pub(crate) fn contends(&mut self, contending: ContestSetup) {
         self.contending = Some(contending);
     }
 
     /// What it has done in the transaction that it last committed.
-    pub(crate) fn contests(&self) -> &[Contest] {
+    pub(crate) fn contests(&self) -> &[ContestChange] {
         &self.contests
     }
 
     /// Perhaps changes some of these rows.
     pub(super) fn contend(&mut self, keys: &FreshKeys) -> rusqlite::Result<()> {
-        let Some(Contending {
+        let Some(ContestSetup {
             besides,
             differences,
         }) = self.contending.clone()
@@ -148,7 +148,7 @@ impl Application {
                 params![row, Differences::amount(difference), note, step],
                 |row| row.get(0),
             )?;
-        self.contests.push(Contest::Tally {
+        self.contests.push(ContestChange::Tally {
             row,
             difference,
             grade,
@@ -165,7 +165,7 @@ impl Application {
         self.connection
             .prepare_cached(&sql)?
             .execute(params![row, text])?;
-        self.contests.push(Contest::Form { row, field, text });
+        self.contests.push(ContestChange::Form { row, field, text });
         Ok(())
     }
 
@@ -199,7 +199,7 @@ impl Application {
                 (key, Some(text))
             }
         };
-        self.contests.push(Contest::Request { key, text });
+        self.contests.push(ContestChange::Request { key, text });
         Ok(())
     }
 

@@ -7,7 +7,7 @@ mod statements;
 mod wishes;
 
 pub(crate) use brought::Brought;
-pub(crate) use contending::{Contending, Contest, Contests};
+pub(crate) use contending::{ContestChange, ContestSetup, Contests};
 pub(crate) use wishes::{What, Wish, new_key};
 
 use std::cell::Cell;
@@ -16,7 +16,7 @@ use std::path::Path;
 use rusqlite::{Connection, ErrorCode};
 
 use crate::defects;
-use crate::random::Random;
+use crate::random::SeededRandom;
 use crate::tables::REGIONS;
 
 /// The first key that the fresh ones begin with: those below are for everybody.
@@ -52,7 +52,7 @@ impl FreshKeys {
 
 /// A row that a committed transaction changed, with its new text; `None` if it is gone.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Touched {
+pub(crate) struct CommittedRow {
     /// Which of [`EDITED`].
     pub(crate) table: usize,
     pub(crate) key: i64,
@@ -63,9 +63,9 @@ pub(crate) struct Touched {
     pub(crate) before: Option<String>,
 }
 
-impl Touched {
-    pub(crate) fn written(table: usize, key: i64, text: String, inserted: bool) -> Touched {
-        Touched {
+impl CommittedRow {
+    pub(crate) fn written(table: usize, key: i64, text: String, inserted: bool) -> CommittedRow {
+        CommittedRow {
             table,
             key,
             text: Some(text),
@@ -74,8 +74,8 @@ impl Touched {
         }
     }
 
-    fn removed(table: usize, key: i64, before: String) -> Touched {
-        Touched {
+    fn removed(table: usize, key: i64, before: String) -> CommittedRow {
+        CommittedRow {
             table,
             key,
             text: None,
@@ -89,7 +89,7 @@ impl Touched {
 pub(crate) struct Application {
     connection: Connection,
     name: String,
-    random: Random,
+    random: SeededRandom,
     /// Makes every text another.
     count: u64,
     /// Some of a remote's changes are refused by the centre.
@@ -105,9 +105,9 @@ pub(crate) struct Application {
     /// What it has written down of them in the transaction under way, or in the last one.
     wishes: Vec<Wish>,
     /// Whether it changes the tables that only some worlds have.
-    contending: Option<Contending>,
+    contending: Option<ContestSetup>,
     /// What it has made of them in the transaction under way, or in the last one.
-    contests: Vec<Contest>,
+    contests: Vec<ContestChange>,
 }
 
 /// Of a connection, so many statements are kept that SQLite has parsed: all that judges ask of all
@@ -138,7 +138,7 @@ impl Application {
     pub(crate) fn new(
         connection: Connection,
         name: String,
-        mut random: Random,
+        mut random: SeededRandom,
         is_remote: bool,
     ) -> Application {
         Application {
@@ -199,7 +199,7 @@ impl Application {
         &mut self,
         keys: &FreshKeys,
         regions: &[i64],
-    ) -> rusqlite::Result<Vec<Touched>> {
+    ) -> rusqlite::Result<Vec<CommittedRow>> {
         let touched = self.begin(keys, regions)?;
         self.commit(touched)
     }
@@ -212,7 +212,7 @@ impl Application {
         &mut self,
         keys: &FreshKeys,
         regions: &[i64],
-    ) -> rusqlite::Result<Vec<Touched>> {
+    ) -> rusqlite::Result<Vec<CommittedRow>> {
         let mut touched = Vec::new();
         let begun = self.statements(keys, regions, &mut touched);
         self.unless_busy(begun)?;
@@ -226,7 +226,10 @@ impl Application {
     ///
     /// # Errors
     /// As [`Application::edit`].
-    pub(crate) fn commit(&mut self, touched: Vec<Touched>) -> rusqlite::Result<Vec<Touched>> {
+    pub(crate) fn commit(
+        &mut self,
+        touched: Vec<CommittedRow>,
+    ) -> rusqlite::Result<Vec<CommittedRow>> {
         if self.connection.is_autocommit() {
             self.forget();
             return Ok(Vec::new());
@@ -286,7 +289,7 @@ impl Application {
         &mut self,
         keys: &FreshKeys,
         regions: &[i64],
-        touched: &mut Vec<Touched>,
+        touched: &mut Vec<CommittedRow>,
     ) -> rusqlite::Result<()> {
         self.forget();
         self.connection.execute_batch("BEGIN IMMEDIATE")?;

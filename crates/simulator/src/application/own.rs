@@ -4,9 +4,9 @@
 use rusqlite::types::Value;
 use rusqlite::{ErrorCode, params};
 
-use super::{Application, Touched};
-use crate::random::Random;
-use crate::tables::{EDITED, Table};
+use super::{Application, CommittedRow};
+use crate::random::SeededRandom;
+use crate::tables::{EDITED, SyncedTable};
 
 /// What the trigger inserts has the key of the invoice, and so much more.
 pub(super) const TALLIED: i64 = 1_000_000;
@@ -47,7 +47,7 @@ impl Application {
             .exists([kind, name])
     }
 
-    fn has_trigger(&self, table: &Table, kind: &str) -> rusqlite::Result<bool> {
+    fn has_trigger(&self, table: &SyncedTable, kind: &str) -> rusqlite::Result<bool> {
         let sql = "SELECT 1 FROM sqlite_schema WHERE type = 'trigger' AND tbl_name = ?1
                    AND name = 'tidewater_' || ?2 || '_' || ?1";
         self.connection
@@ -62,7 +62,7 @@ impl Application {
 
     /// Whether REPLACE may be used: what it displaces through a unique index is known to be gone
     /// only when a sync has seen the index, and takes its children along.
-    pub(super) fn may_replace(&self, table: &Table) -> rusqlite::Result<bool> {
+    pub(super) fn may_replace(&self, table: &SyncedTable) -> rusqlite::Result<bool> {
         let name = table.name;
         if table.children().next().is_some() {
             return Ok(false);
@@ -77,7 +77,7 @@ impl Application {
         index: usize,
         key: i64,
         code: &Value,
-    ) -> rusqlite::Result<Vec<Touched>> {
+    ) -> rusqlite::Result<Vec<CommittedRow>> {
         let table = &EDITED[index];
         if !self.has("index", &format!("{UNIQUE}{}", table.name))? {
             return Ok(Vec::new());
@@ -92,7 +92,11 @@ impl Application {
     ///
     /// # Errors
     /// Of SQLite, other than what an application has to expect.
-    pub(crate) fn rebuild(&self, table: &Table, random: &mut Random) -> rusqlite::Result<bool> {
+    pub(crate) fn rebuild(
+        &self,
+        table: &SyncedTable,
+        random: &mut SeededRandom,
+    ) -> rusqlite::Result<bool> {
         if !self.has("table", table.name)? {
             return Ok(false);
         }
@@ -146,7 +150,7 @@ impl Application {
         ))
     }
 
-    fn drop_a_trigger(&self, name: &str, random: &mut Random) -> rusqlite::Result<()> {
+    fn drop_a_trigger(&self, name: &str, random: &mut SeededRandom) -> rusqlite::Result<()> {
         let kinds = ["insert", "update", "rekey", "delete"];
         let kind = random.pick(&kinds).unwrap_or_default();
         let sql = format!("DROP TRIGGER IF EXISTS tidewater_{kind}_{name}");

@@ -4,9 +4,9 @@ use rusqlite::types::Value;
 use rusqlite::{OptionalExtension, Params, params, params_from_iter};
 
 use super::own::TALLIED;
-use super::{Application, FreshKeys, MEETING, Touched};
+use super::{Application, CommittedRow, FreshKeys, MEETING};
 use crate::calendar::{DAYS, day};
-use crate::tables::{DENIED, EDITED, Held, REFUSED, REGIONS, Table, asked};
+use crate::tables::{DENIED, EDITED, HoldingRule, REFUSED, REGIONS, SyncedTable, asked};
 
 /// Which of [`EDITED`] everybody has, and an application's trigger writes.
 const PRODUCT: usize = 2;
@@ -38,7 +38,7 @@ impl Application {
         &mut self,
         keys: &FreshKeys,
         regions: &[i64],
-        touched: &mut Vec<Touched>,
+        touched: &mut Vec<CommittedRow>,
     ) -> rusqlite::Result<()> {
         let index = self.random.below(EDITED.len() as u64) as usize;
         let table = &EDITED[index];
@@ -66,7 +66,7 @@ impl Application {
         index: usize,
         keys: &FreshKeys,
         regions: &[i64],
-        touched: &mut Vec<Touched>,
+        touched: &mut Vec<CommittedRow>,
     ) -> rusqlite::Result<()> {
         let table = &EDITED[index];
         let key = match self.random.percent(70) {
@@ -94,7 +94,7 @@ impl Application {
         if inserted {
             self.tallied(table, key, &row.text, touched)?;
         }
-        touched.push(Touched::written(index, key, row.text, inserted));
+        touched.push(CommittedRow::written(index, key, row.text, inserted));
         Ok(())
     }
 
@@ -102,7 +102,7 @@ impl Application {
     /// What does happen, a judge sees.
     fn misspell(
         &mut self,
-        table: &'static Table,
+        table: &'static SyncedTable,
         keys: &FreshKeys,
         regions: &[i64],
     ) -> rusqlite::Result<()> {
@@ -117,7 +117,7 @@ impl Application {
     /// A row to be inserted; `None` if it needs a parent and there is none.
     pub(super) fn fresh(
         &mut self,
-        table: &'static Table,
+        table: &'static SyncedTable,
         key: i64,
         parent: Option<i64>,
         regions: &[i64],
@@ -159,7 +159,7 @@ impl Application {
     fn insert_many(
         &mut self,
         keys: &FreshKeys,
-        touched: &mut Vec<Touched>,
+        touched: &mut Vec<CommittedRow>,
     ) -> rusqlite::Result<()> {
         let (product, text) = (&EDITED[PRODUCT], self.text());
         let (name, key, column) = (product.name, product.key(), product.text);
@@ -176,7 +176,7 @@ impl Application {
             .execute(params![many.first(), many.last(), text])?;
         touched.extend(
             many.into_iter()
-                .map(|key| Touched::written(PRODUCT, key, format!("{text} of {key}"), true)),
+                .map(|key| CommittedRow::written(PRODUCT, key, format!("{text} of {key}"), true)),
         );
         Ok(())
     }
@@ -184,13 +184,13 @@ impl Application {
     /// What the application's own trigger has done at an insert, if there is one.
     fn tallied(
         &self,
-        table: &Table,
+        table: &SyncedTable,
         key: i64,
         text: &str,
-        touched: &mut Vec<Touched>,
+        touched: &mut Vec<CommittedRow>,
     ) -> rusqlite::Result<()> {
         if table.name == "invoice" && self.has_tally()? {
-            touched.push(Touched::written(
+            touched.push(CommittedRow::written(
                 PRODUCT,
                 TALLIED + key,
                 format!("{text} too"),
@@ -200,7 +200,7 @@ impl Application {
         Ok(())
     }
 
-    fn has_row(&self, table: &Table, key: i64) -> rusqlite::Result<bool> {
+    fn has_row(&self, table: &SyncedTable, key: i64) -> rusqlite::Result<bool> {
         let sql = format!("SELECT 1 FROM {} WHERE {} = ?1", table.name, table.key());
         let mut statement = self.connection.prepare_cached(&sql)?;
         statement.exists([table.key_is.value(key)])
@@ -210,7 +210,7 @@ impl Application {
     /// code that others may want too, a parent, if there is any.
     fn other(
         &mut self,
-        table: &'static Table,
+        table: &'static SyncedTable,
         column: &str,
         regions: &[i64],
     ) -> rusqlite::Result<Option<Value>> {
@@ -233,7 +233,7 @@ impl Application {
             _ => {
                 let anywhere = self.random.between(1, REGIONS) as i64;
                 let own = self.random.pick(regions);
-                let own = match self.is_remote && table.held == Held::Asked {
+                let own = match self.is_remote && table.held == HoldingRule::Asked {
                     true => asked(&self.connection)?.and_then(|it| it.parse().ok()),
                     false => own,
                 };
@@ -244,7 +244,7 @@ impl Application {
         Ok(Some(value))
     }
 
-    fn any_key(&mut self, table: &Table) -> rusqlite::Result<Option<i64>> {
+    fn any_key(&mut self, table: &SyncedTable) -> rusqlite::Result<Option<i64>> {
         let count: i64 = self
             .connection
             .prepare_cached(&format!("SELECT count(*) FROM {}", table.name))?
@@ -266,7 +266,7 @@ impl Application {
         &mut self,
         index: usize,
         regions: &[i64],
-        touched: &mut Vec<Touched>,
+        touched: &mut Vec<CommittedRow>,
     ) -> rusqlite::Result<()> {
         let table = &EDITED[index];
         let Some(key) = self.any_key(table)? else {
@@ -302,12 +302,16 @@ impl Application {
             .prepare_cached(&sql)?
             .execute(params_from_iter(values))?;
         touched.extend(gone);
-        touched.push(Touched::written(index, key, text, false));
+        touched.push(CommittedRow::written(index, key, text, false));
         Ok(())
     }
 
     /// The same row two times in one transaction, each time with another clause.
-    fn update_twice(&mut self, index: usize, touched: &mut Vec<Touched>) -> rusqlite::Result<()> {
+    fn update_twice(
+        &mut self,
+        index: usize,
+        touched: &mut Vec<CommittedRow>,
+    ) -> rusqlite::Result<()> {
         let table = &EDITED[index];
         let Some(row) = self.any_key(table)? else {
             return Ok(());
@@ -321,12 +325,16 @@ impl Application {
                 .prepare_cached(&sql)?
                 .execute(params![last, table.key_is.value(row)])?;
         }
-        touched.push(Touched::written(index, row, last, false));
+        touched.push(CommittedRow::written(index, row, last, false));
         Ok(())
     }
 
     /// Some neighbours in one statement.
-    fn update_many(&mut self, index: usize, touched: &mut Vec<Touched>) -> rusqlite::Result<()> {
+    fn update_many(
+        &mut self,
+        index: usize,
+        touched: &mut Vec<CommittedRow>,
+    ) -> rusqlite::Result<()> {
         let table = &EDITED[index];
         let Some(from) = self.any_key(table)? else {
             return Ok(());
@@ -341,7 +349,7 @@ impl Application {
         let (first, last) = (table.key_is.value(from), table.key_is.value(from + 5));
         let rows = statement.query_map(params![text, first, last], |row| {
             let key = table.key_is.number(row.get_ref(0)?)?;
-            Ok(Touched::written(index, key, row.get(1)?, false))
+            Ok(CommittedRow::written(index, key, row.get(1)?, false))
         })?;
         for row in rows {
             touched.push(row?);
@@ -354,7 +362,7 @@ impl Application {
         &mut self,
         keys: &FreshKeys,
         regions: &[i64],
-        touched: &mut Vec<Touched>,
+        touched: &mut Vec<CommittedRow>,
     ) -> rusqlite::Result<()> {
         let parent = keys.next();
         self.member(PARENT, parent, None, regions, touched)?;
@@ -375,7 +383,7 @@ impl Application {
         key: i64,
         parent: Option<i64>,
         regions: &[i64],
-        touched: &mut Vec<Touched>,
+        touched: &mut Vec<CommittedRow>,
     ) -> rusqlite::Result<()> {
         let table = &EDITED[index];
         let Some(row) = self.fresh(table, key, parent, regions)? else {
@@ -383,12 +391,16 @@ impl Application {
         };
         self.write("INSERT", &row, "")?;
         self.tallied(table, key, &row.text, touched)?;
-        touched.push(Touched::written(index, key, row.text, true));
+        touched.push(CommittedRow::written(index, key, row.text, true));
         Ok(())
     }
 
     /// All rows at once.
-    fn delete_all(&mut self, index: usize, touched: &mut Vec<Touched>) -> rusqlite::Result<()> {
+    fn delete_all(
+        &mut self,
+        index: usize,
+        touched: &mut Vec<CommittedRow>,
+    ) -> rusqlite::Result<()> {
         let table = &EDITED[index];
         let gone = self.falling(index, "1", &[])?;
         let sql = format!("DELETE FROM {}", table.name);
@@ -403,7 +415,7 @@ impl Application {
         index: usize,
         condition: &str,
         values: &[&Value],
-    ) -> rusqlite::Result<Vec<Touched>> {
+    ) -> rusqlite::Result<Vec<CommittedRow>> {
         let table = &EDITED[index];
         let mut gone = self.going(index, condition, params_from_iter(values))?;
         for child in table.children() {
@@ -421,14 +433,14 @@ impl Application {
         index: usize,
         condition: &str,
         values: impl Params,
-    ) -> rusqlite::Result<Vec<Touched>> {
+    ) -> rusqlite::Result<Vec<CommittedRow>> {
         let table = &EDITED[index];
         let (name, key, text) = (table.name, table.key(), table.text);
         let sql = format!("SELECT {key}, {text} FROM {name} WHERE {condition}");
         let mut statement = self.connection.prepare_cached(&sql)?;
         let rows = statement.query_map(values, |row| {
             let key = table.key_is.number(row.get_ref(0)?)?;
-            Ok(Touched::removed(index, key, row.get(1)?))
+            Ok(CommittedRow::removed(index, key, row.get(1)?))
         })?;
         rows.collect()
     }
@@ -441,7 +453,7 @@ impl Application {
             .optional()
     }
 
-    fn delete(&mut self, index: usize, touched: &mut Vec<Touched>) -> rusqlite::Result<()> {
+    fn delete(&mut self, index: usize, touched: &mut Vec<CommittedRow>) -> rusqlite::Result<()> {
         let table = &EDITED[index];
         let Some(key) = self.any_key(table)? else {
             return Ok(());
@@ -459,7 +471,7 @@ impl Application {
         &mut self,
         index: usize,
         keys: &FreshKeys,
-        touched: &mut Vec<Touched>,
+        touched: &mut Vec<CommittedRow>,
     ) -> rusqlite::Result<()> {
         let table = &EDITED[index];
         let Some(before) = self.any_key(table)? else {
@@ -477,7 +489,7 @@ impl Application {
             .prepare_cached(&sql)?
             .execute(params![&new, text, &old])?;
         touched.extend(gone);
-        touched.push(Touched::written(index, after, text, true));
+        touched.push(CommittedRow::written(index, after, text, true));
         for index in table.children() {
             let (child, text) = (&EDITED[index], self.text());
             let (name, key, column) = (child.name, child.key(), child.text);
@@ -489,7 +501,7 @@ impl Application {
             let mut statement = self.connection.prepare_cached(&sql)?;
             let rows = statement.query_map(params![&new, text, &old], |row| {
                 let key = child.key_is.number(row.get_ref(0)?)?;
-                Ok(Touched::written(index, key, row.get(1)?, false))
+                Ok(CommittedRow::written(index, key, row.get(1)?, false))
             })?;
             for row in rows {
                 touched.push(row?);
@@ -501,7 +513,7 @@ impl Application {
 
 /// A row to be written.
 pub(super) struct Row {
-    table: &'static Table,
+    table: &'static SyncedTable,
     /// As the table's columns.
     values: Vec<Value>,
     pub(super) text: String,

@@ -4,7 +4,7 @@
 use rusqlite::{OptionalExtension, params};
 
 use super::Application;
-use crate::random::Random;
+use crate::random::SeededRandom;
 use crate::scenario::{FETCHED, REPEATED};
 use crate::users::{STAFF, USERS};
 
@@ -39,7 +39,7 @@ pub(crate) struct Wish {
 const PATIENCE_MS: i64 = 20_000;
 
 /// A key for something that is to be done once.
-pub(crate) fn new_key(random: &mut Random) -> [u8; 16] {
+pub(crate) fn new_key(random: &mut SeededRandom) -> [u8; 16] {
     let mut key = [0; 16];
     random.fill(&mut key);
     key

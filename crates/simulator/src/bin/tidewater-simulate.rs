@@ -14,9 +14,10 @@ use tidewater_centre::CentreError;
 use tidewater_protocol::Code;
 use tidewater_server::databases::{self, SqliteTranslation};
 use tidewater_simulator::kit::{
-    Extent, HandlerAnswers, Kit, KitError, MOST_BYTES, Outcome, Played, Tally, Wanted, run_range,
+    Extent, HandlerAnswers, Kit, KitError, KitOptions, MOST_BYTES, RangeOutcome, SeedOutcome,
+    Tally, run_range,
 };
-use tidewater_terminal::output::{self, Table};
+use tidewater_terminal::output::{self, TextTable};
 use tidewater_terminal::{
     CommandOutcome, ConfigArgs, CountLine, Failure, run_program, with_exit_codes,
 };
@@ -118,7 +119,7 @@ fn run(args: &SimulateArgs) -> Result<CommandOutcome, Failure> {
     let config = args.config.load()?;
     let url = &config.server.consolidated;
     let (translation, known) = translated(url, args)?;
-    let wanted = Wanted {
+    let wanted = KitOptions {
         centre: PathBuf::from(url.strip_prefix("sqlite:").unwrap_or_default()),
         translation: translation.map(Arc::new),
         answers: args.answers()?.map(Arc::new),
@@ -149,7 +150,7 @@ fn run(args: &SimulateArgs) -> Result<CommandOutcome, Failure> {
     let traced = (args.trace && args.seed.is_some() && outcome.failed.is_none())
         .then(|| tidewater_simulator::kit::run(&kit, args.seed.unwrap_or_default(), extent, true));
     match args.json {
-        true => output::json(&Simulated::of(args, &kit, &outcome))?,
+        true => output::json(&Simulated::new(args, &kit, &outcome))?,
         false => output::text(&describe(args, &kit, &outcome, traced.as_ref()))?,
     }
     Ok(match outcome.failed {
@@ -214,7 +215,7 @@ struct FailedSeed<'a> {
 }
 
 impl<'a> Simulated<'a> {
-    fn of(args: &SimulateArgs, kit: &'a Kit, outcome: &'a Outcome) -> Simulated<'a> {
+    fn new(args: &SimulateArgs, kit: &'a Kit, outcome: &'a RangeOutcome) -> Simulated<'a> {
         let failure = outcome.failed.as_ref().map(|played| {
             let (promise, what) = promise(played);
             FailedSeed {
@@ -235,13 +236,18 @@ impl<'a> Simulated<'a> {
 }
 
 /// Which promise was broken, and how.
-fn promise(played: &Played) -> (&str, &str) {
+fn promise(played: &SeedOutcome) -> (&str, &str) {
     let failure = played.failure.as_deref().unwrap_or_default();
     failure.split_once(": ").unwrap_or(("", failure))
 }
 
 /// What a run came to, for people.
-fn describe(args: &SimulateArgs, kit: &Kit, outcome: &Outcome, traced: Option<&Played>) -> String {
+fn describe(
+    args: &SimulateArgs,
+    kit: &Kit,
+    outcome: &RangeOutcome,
+    traced: Option<&SeedOutcome>,
+) -> String {
     let mut text = String::new();
     for line in traced.iter().flat_map(|it| &it.lines) {
         text.push_str(&format!("{line}\n"));
@@ -258,7 +264,7 @@ fn describe(args: &SimulateArgs, kit: &Kit, outcome: &Outcome, traced: Option<&P
 }
 
 /// What was done.
-fn done(outcome: &Outcome) -> String {
+fn done(outcome: &RangeOutcome) -> String {
     let tally = &outcome.tally;
     let seconds = tally.simulated_ms / 1_000;
     let counted = output::counted;
@@ -273,7 +279,7 @@ fn done(outcome: &Outcome) -> String {
         counted(tally.conflicts, "conflict", "conflicts"),
     );
     if !tally.refused.is_empty() {
-        let mut refused = Table::new(&["refused in", "why", ">times", "for example"]);
+        let mut refused = TextTable::new(&["refused in", "why", ">times", "for example"]);
         for rows in tally.refused.values() {
             refused.row([
                 rows.table.clone(),
@@ -285,7 +291,7 @@ fn done(outcome: &Outcome) -> String {
         let _ = write!(text, "\n{}", refused.render(0));
     }
     if !tally.faults.is_empty() {
-        let mut faults = Table::new(&["what went wrong", ">times"]);
+        let mut faults = TextTable::new(&["what went wrong", ">times"]);
         for (kind, count) in &tally.faults {
             faults.row([(*kind).to_owned(), count.to_string()]);
         }
@@ -303,7 +309,7 @@ fn shortened(example: &str) -> String {
 }
 
 /// A promise that was broken, and what happened before.
-fn broken(args: &SimulateArgs, played: &Played) -> String {
+fn broken(args: &SimulateArgs, played: &SeedOutcome) -> String {
     let (promise, what) = promise(played);
     let mut text = format!("seed {} broke a promise\n", played.seed);
     let meaning = meaning(promise);

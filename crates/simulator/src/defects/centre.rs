@@ -71,14 +71,14 @@ pub(super) fn forget_all() {
 /// The centre in this file, with what is wrong with it, if anything is.
 pub(crate) fn meddle(centre: Arc<dyn Centre>, path: PathBuf) -> Arc<dyn Centre> {
     match current() {
-        Some(_) => Arc::new(Meddling(centre, path)),
+        Some(_) => Arc::new(MeddlingCentre(centre, path)),
         None => centre,
     }
 }
 
-struct Meddling(Arc<dyn Centre>, PathBuf);
+struct MeddlingCentre(Arc<dyn Centre>, PathBuf);
 
-impl Centre for Meddling {
+impl Centre for MeddlingCentre {
     fn tables(&self) -> CentreResult<'_, Vec<ListedTable>> {
         self.0.tables()
     }

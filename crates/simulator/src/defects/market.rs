@@ -260,7 +260,7 @@ const BLOCKS: &str = "id, subscription, table_name, next, last";
 
 impl FileNumbers {
     /// Only where a defect goes by them.
-    pub(crate) fn of(file: &Path) -> Option<FileNumbers> {
+    pub(crate) fn read_from(file: &Path) -> Option<FileNumbers> {
         if !is_on(Defect::NumbersKept) {
             return None;
         }

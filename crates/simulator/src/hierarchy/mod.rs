@@ -23,11 +23,11 @@ use self::scenario::{AUDIT, BRANCH, DENIED, SELLERS};
 use crate::application::{self, is_busy};
 use crate::chronicle::Chronicle;
 use crate::disks::Device;
-use crate::failure::Failed;
+use crate::failure::SimulationFailure;
 use crate::host::Host;
 use crate::network::Weather;
 use crate::plan::Plan;
-use crate::random::Random;
+use crate::random::SeededRandom;
 use crate::site::{AMBUSH, Node, Site, settle, started_beside};
 
 const BRANCH_KILLED: &str = "branch's server killed at a commit";
@@ -85,8 +85,8 @@ struct Hierarchy {
 }
 
 /// Plays a hierarchy from beginning to end.
-pub(crate) async fn play(plan: Plan, chronicle: &Rc<Chronicle>) -> Result<(), Failed> {
-    let mut random = Random::new(plan.seed ^ 0x6272_616e_6368);
+pub(crate) async fn play(plan: Plan, chronicle: &Rc<Chronicle>) -> Result<(), SimulationFailure> {
+    let mut random = SeededRandom::new(plan.seed ^ 0x6272_616e_6368);
     chronicle.note("a hierarchy begins");
     let hierarchy = begin(plan, chronicle, &mut random).await?;
     let lived = live(&hierarchy, &mut random).await;
@@ -105,8 +105,8 @@ pub(crate) async fn play(plan: Plan, chronicle: &Rc<Chronicle>) -> Result<(), Fa
 async fn begin(
     plan: Plan,
     chronicle: &Rc<Chronicle>,
-    random: &mut Random,
-) -> Result<Hierarchy, Failed> {
+    random: &mut SeededRandom,
+) -> Result<Hierarchy, SimulationFailure> {
     let servers = random.between(1, 2);
     let above = scenario::headquarters()?;
     let headquarters = Rc::new(Site::new(
@@ -138,22 +138,24 @@ async fn begin(
     let sellers = &SELLERS[..count];
     let names: Vec<&str> = sellers.iter().map(|(name, _)| *name).collect();
     branch.serve(&names).await?;
-    let sellers = sellers.iter().map(|(name, counter)| -> Result<_, Failed> {
-        let device = Rc::new(Device::new(name, random.fork()));
-        let of = device.clone();
-        let path = move || {
-            of.restart();
-            of.path()
-        };
-        let in_requests = random.percent(40);
-        Ok(Seller {
-            name,
-            counter: *counter,
-            node: Node::new((name, name), &branch, in_requests, Box::new(path))?,
-            device,
-            ledger: RefCell::default(),
-        })
-    });
+    let sellers = sellers
+        .iter()
+        .map(|(name, counter)| -> Result<_, SimulationFailure> {
+            let device = Rc::new(Device::new(name, random.fork()));
+            let of = device.clone();
+            let path = move || {
+                of.restart();
+                of.path()
+            };
+            let in_requests = random.percent(40);
+            Ok(Seller {
+                name,
+                counter: *counter,
+                node: Node::new((name, name), &branch, in_requests, Box::new(path))?,
+                device,
+                ledger: RefCell::default(),
+            })
+        });
     let sellers = sellers.collect::<Result<Vec<_>, _>>()?;
     Ok(Hierarchy {
         plan,
@@ -167,7 +169,7 @@ async fn begin(
     })
 }
 
-async fn live(hierarchy: &Hierarchy, random: &mut Random) -> Result<(), Failed> {
+async fn live(hierarchy: &Hierarchy, random: &mut SeededRandom) -> Result<(), SimulationFailure> {
     let steps = hierarchy.plan.steps;
     let lives = hierarchy.sellers.iter().map(|seller| {
         let (own, other) = (random.fork(), random.fork());
@@ -207,9 +209,9 @@ impl Hierarchy {
         &self,
         node: &Node,
         on: Option<&Device>,
-        mut random: Random,
+        mut random: SeededRandom,
         times: u64,
-    ) -> Result<(), Failed> {
+    ) -> Result<(), SimulationFailure> {
         for _ in 0..times {
             sleep(Duration::from_millis(random.below(4_000))).await;
             let weather = Weather::any(&mut random, self.plan.faults);
@@ -222,7 +224,12 @@ impl Hierarchy {
     }
 
     /// What somebody with a device does with it.
-    async fn sell(&self, seller: &Seller, mut random: Random, times: u64) -> Result<(), Failed> {
+    async fn sell(
+        &self,
+        seller: &Seller,
+        mut random: SeededRandom,
+        times: u64,
+    ) -> Result<(), SimulationFailure> {
         for _ in 0..2 * times {
             sleep(Duration::from_millis(random.below(3_000))).await;
             if self.plan.accidents > 0 && random.percent(10) {
@@ -249,7 +256,7 @@ impl Hierarchy {
         &self,
         seller: &Seller,
         ledger: &mut Ledger,
-        random: &mut Random,
+        random: &mut SeededRandom,
     ) -> rusqlite::Result<String> {
         seller.device.restart();
         let connection = application::open(&seller.device.application_path())?;
@@ -306,7 +313,11 @@ impl Hierarchy {
     }
 
     /// What headquarters does with its rows.
-    async fn edit_above(&self, mut random: Random, times: u64) -> Result<(), Failed> {
+    async fn edit_above(
+        &self,
+        mut random: SeededRandom,
+        times: u64,
+    ) -> Result<(), SimulationFailure> {
         for _ in 0..times {
             sleep(Duration::from_millis(random.below(3_000))).await;
             let connection = self.headquarters.look()?;
@@ -335,7 +346,7 @@ impl Hierarchy {
     }
 
     /// An application of headquarters or of the branch puts as much into a till as devices do.
-    fn put_into_till(&self, random: &mut Random) -> Result<(), Failed> {
+    fn put_into_till(&self, random: &mut SeededRandom) -> Result<(), SimulationFailure> {
         let site = match random.percent(50) {
             true => &self.headquarters,
             false => &self.branch,
@@ -356,7 +367,7 @@ impl Hierarchy {
     }
 
     /// What happens to servers and disks.
-    async fn operate(&self, mut random: Random, times: u64) -> Result<(), Failed> {
+    async fn operate(&self, mut random: SeededRandom, times: u64) -> Result<(), SimulationFailure> {
         for _ in 0..times {
             sleep(Duration::from_millis(random.below(6_000))).await;
             match random.below(5) {
@@ -397,7 +408,7 @@ impl Hierarchy {
     }
 
     /// Everybody syncs until nobody's sync changes anything at either level.
-    async fn come_to_rest(&self, random: &mut Random) -> Result<(), Failed> {
+    async fn come_to_rest(&self, random: &mut SeededRandom) -> Result<(), SimulationFailure> {
         let mut before = None;
         for _ in 0..ROUNDS {
             for seller in &self.sellers {
@@ -424,12 +435,12 @@ impl Hierarchy {
             }
             before = Some(now);
         }
-        Err(Failed(format!(
+        Err(SimulationFailure(format!(
             "I6: a hierarchy does not come to rest in {ROUNDS} rounds"
         )))
     }
 
-    fn judge(&self) -> Result<(), Failed> {
+    fn judge(&self) -> Result<(), SimulationFailure> {
         let (headquarters, branch) = (self.headquarters.look()?, self.branch.look()?);
         let mut found = judge::applied_twice(&headquarters)?;
         found = found.or(judge::went_back(&branch, "the branch")?);
@@ -457,6 +468,6 @@ impl Hierarchy {
             let came: i64 = device.query_row(sql, [], |row| row.get(0))?;
             (0..came).for_each(|_| self.chronicle.fault(WENT_DOWN));
         }
-        found.map_or(Ok(()), |found| Err(Failed(found)))
+        found.map_or(Ok(()), |found| Err(SimulationFailure(found)))
     }
 }

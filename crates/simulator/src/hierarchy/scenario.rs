@@ -2,7 +2,7 @@
 
 use tidewater_server::Config;
 
-use crate::failure::Failed;
+use crate::failure::SimulationFailure;
 
 /// The branch, as headquarters knows it.
 pub(super) const BRANCH: &str = "north";
@@ -71,7 +71,7 @@ const TILL: &str = "[[publication.table]]\nname = \"till\"\npartition = \"everyo
      conflict = { resolve = \"additive(amount)\" }\n";
 
 /// What headquarters serves.
-pub(super) fn headquarters() -> Result<Config, Failed> {
+pub(super) fn headquarters() -> Result<Config, SimulationFailure> {
     let mine = "partition = { columns = [\"region\"], values = \"SELECT region FROM territory \
                 WHERE login = {s.username}\" }";
     Ok(Config::parse(&format!(
@@ -82,7 +82,7 @@ pub(super) fn headquarters() -> Result<Config, Failed> {
 }
 
 /// What the branch serves.
-pub(super) fn branch() -> Result<Config, Failed> {
+pub(super) fn branch() -> Result<Config, SimulationFailure> {
     Ok(Config::parse(&format!(
         "{SERVER}[[publication.table]]\nname = \"item\"\n\
          partition = {{ columns = [\"owner\"], values = \"SELECT {{s.username}}\" }}\n\

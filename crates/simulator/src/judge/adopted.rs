@@ -6,27 +6,27 @@ use tidewater_remote::database::AdoptionRule;
 
 use super::is_by;
 use super::parties::{find, text_in};
-use crate::application::{Brought, Touched};
+use crate::application::{Brought, CommittedRow};
 
 /// A file whose tables wait to be adopted.
 #[derive(Debug)]
-pub(crate) struct Adopting {
+pub(crate) struct AdoptionFile {
     pub(crate) adopt: AdoptionRule,
     pub(crate) rows: Vec<Brought>,
 }
 
 /// What has become of the tables.
 #[derive(Debug, Default)]
-pub(crate) struct Adopted {
+pub(crate) struct AdoptionOutcome {
     /// What is to go up now.
-    pub(crate) touched: Vec<Touched>,
+    pub(crate) touched: Vec<CommittedRow>,
     /// Rows that perhaps nobody else knows of, as everybody began with them.
     pub(crate) known_here: Vec<(usize, i64)>,
     /// What it is written over: the user, who has not seen it, has said that it does not count.
     pub(crate) replaced: Vec<String>,
 }
 
-impl Adopting {
+impl AdoptionFile {
     /// As long as they are not adopted, the rows are as they were.
     pub(crate) fn changed(&self, remote: &Connection) -> rusqlite::Result<Option<String>> {
         for (table, key, text) in &self.rows {
@@ -47,8 +47,8 @@ impl Adopting {
         &self,
         remote: &Connection,
         authors: &[String],
-    ) -> rusqlite::Result<Result<Adopted, String>> {
-        let mut adopted = Adopted::default();
+    ) -> rusqlite::Result<Result<AdoptionOutcome, String>> {
+        let mut adopted = AdoptionOutcome::default();
         for (table, key, text) in &self.rows {
             let row = (*table, *key);
             let here = text_in(remote, row)?;
@@ -85,7 +85,7 @@ impl Adopting {
             // row: nobody can tell whether it came again.
             match is_own {
                 true => {
-                    let change = Touched::written(*table, *key, text.clone(), !present);
+                    let change = CommittedRow::written(*table, *key, text.clone(), !present);
                     adopted.touched.push(change);
                 }
                 false if !present => adopted.known_here.push(row),

@@ -6,7 +6,7 @@ use rusqlite::Connection;
 use rusqlite::types::Value;
 
 use super::{has_table, is_by};
-use crate::tables::{EDITED, Held};
+use crate::tables::{EDITED, HoldingRule};
 
 /// What a remote may hold for having asked for it, as of its last download.
 ///
@@ -14,7 +14,7 @@ use crate::tables::{EDITED, Held};
 /// was asked for since the last sync that is known to have applied one may have come, and what
 /// that one asked for may still be there.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Asked {
+pub(crate) struct AskedRegions {
     of: BTreeSet<String>,
     /// How often something else was asked for.
     changes: u64,
@@ -32,7 +32,7 @@ pub(crate) struct AskedBy {
     turns: Option<u64>,
 }
 
-impl Asked {
+impl AskedRegions {
     /// Something else is asked for.
     pub(crate) fn change(&mut self, value: Option<String>) {
         self.of.extend(value);
@@ -68,7 +68,7 @@ impl Asked {
         remote: &Connection,
         authors: &[String],
     ) -> rusqlite::Result<Option<String>> {
-        for table in EDITED.iter().filter(|it| it.held == Held::Asked) {
+        for table in EDITED.iter().filter(|it| it.held == HoldingRule::Asked) {
             let (name, key, text) = (table.name, table.key(), table.text);
             if !has_table(remote, name)? {
                 continue;
@@ -94,7 +94,7 @@ impl Asked {
 
 /// Whether changes are pending in what is asked for.
 pub(crate) fn is_pending_where_asked(remote: &Connection) -> rusqlite::Result<bool> {
-    for table in EDITED.iter().filter(|it| it.held == Held::Asked) {
+    for table in EDITED.iter().filter(|it| it.held == HoldingRule::Asked) {
         let change = format!("tidewater_change_{}", table.name);
         let sql = format!("SELECT 1 FROM {change} WHERE generation > 0");
         if has_table(remote, &change)? && remote.prepare_cached(&sql)?.exists([])? {

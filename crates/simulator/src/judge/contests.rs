@@ -8,9 +8,9 @@ use std::collections::BTreeSet;
 use rusqlite::types::Value;
 use rusqlite::{Connection, OptionalExtension, ToSql, params};
 
-use super::settled::Settled;
+use super::settled::OperatorWrites;
 use crate::application::Contests;
-use crate::besides::{Besides, Detected, Differences, FIELDS, FormWinner, MEETING, Whole};
+use crate::besides::{Besides, ConflictGrain, Differences, FIELDS, FormWinner, MEETING, Whole};
 
 /// What may stand in the place of something that was not seen.
 pub(crate) fn may_overwrite(besides: Besides, table: &str) -> bool {
@@ -23,7 +23,7 @@ pub(crate) fn may_overwrite(besides: Besides, table: &str) -> bool {
 
 /// Whether what others wrote may come again with a row that wins as a whole.
 pub(super) fn may_come_again(besides: Besides, table: &str) -> bool {
-    table == "form" && besides.form() == Some((Detected::Row, FormWinner::Remote))
+    table == "form" && besides.form() == Some((ConflictGrain::Row, FormWinner::Remote))
 }
 
 /// What is wrong with sums and grades. `all`: what everybody has committed; `doubtful`: what was on
@@ -117,9 +117,9 @@ pub(crate) fn lost_field(
             .collect();
         let is_conflict = match (detected, winner) {
             (_, FormWinner::Remote) => "0".to_owned(),
-            (Detected::Row, _) => by_others.join(" OR "),
-            (Detected::Column, FormWinner::Centre) => both[*field].clone(),
-            (Detected::Column, FormWinner::Nobody) => both.join(" OR "),
+            (ConflictGrain::Row, _) => by_others.join(" OR "),
+            (ConflictGrain::Column, FormWinner::Centre) => both[*field].clone(),
+            (ConflictGrain::Column, FormWinner::Nobody) => both.join(" OR "),
         };
         let sql = format!(
             "SELECT {is_conflict} FROM tidewater_centre_conflict WHERE table_name = 'form'
@@ -154,7 +154,7 @@ pub(crate) fn lost_field(
 /// operator.
 pub(crate) fn stood_for_nothing(
     centre: &Connection,
-    settled: &Settled,
+    settled: &OperatorWrites,
 ) -> rusqlite::Result<Option<String>> {
     for column in FIELDS {
         let sql = format!(

@@ -9,7 +9,7 @@ use rusqlite::{Connection, OptionalExtension};
 use super::has_table;
 use super::parties::{Parties, other_key};
 use crate::besides;
-use crate::tables::{BALANCES, EDITED, Holder, Table};
+use crate::tables::{BALANCES, EDITED, Holder, SyncedTable};
 
 type Rows = BTreeMap<i64, Vec<Value>>;
 
@@ -47,7 +47,11 @@ pub(crate) fn difference(
 }
 
 /// All rows, or those that somebody holds.
-fn rows(connection: &Connection, table: &Table, of: Option<Holder<'_>>) -> rusqlite::Result<Rows> {
+fn rows(
+    connection: &Connection,
+    table: &SyncedTable,
+    of: Option<Holder<'_>>,
+) -> rusqlite::Result<Rows> {
     let scope = of.map_or("?1 IS NULL".into(), |holder| table.held_by(holder));
     let mut columns = table.columns.to_vec();
     // Comes and goes, on the remotes as in the centre.
@@ -129,7 +133,7 @@ fn aside(parties: &Parties<'_>) -> rusqlite::Result<BTreeSet<(String, i64)>> {
 /// Adds what refers to a row of the centre, to any depth.
 fn add_family(
     centre: &Connection,
-    (parent, key): (&Table, i64),
+    (parent, key): (&SyncedTable, i64),
     aside: &mut BTreeSet<(String, i64)>,
 ) -> rusqlite::Result<()> {
     for child in parent.children().map(|index| &EDITED[index]) {

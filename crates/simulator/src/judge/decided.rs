@@ -3,7 +3,7 @@
 use rusqlite::Connection;
 
 use super::parties::Parties;
-use super::{Settled, Unrecorded};
+use super::{OperatorWrites, UnrecordedTexts};
 use crate::tables::EDITED;
 
 /// A refused change of the remote that is not shown in the centre. Of a column that left before
@@ -39,7 +39,7 @@ pub(crate) fn refused_here_only(parties: &Parties<'_>) -> rusqlite::Result<Optio
 /// text that it had; so has what several bring along to be adopted: one word, as nobody writes it.
 pub(crate) fn lost_and_taken(
     centre: &Connection,
-    settled: &Settled,
+    settled: &OperatorWrites,
 ) -> rusqlite::Result<Option<String>> {
     for table in EDITED {
         let (name, text) = (table.name, table.text);
@@ -70,7 +70,7 @@ pub(crate) fn lost_and_taken(
 /// of the row.
 pub(crate) fn lost_against_nobody(
     centre: &Connection,
-    unrecorded: &Unrecorded,
+    unrecorded: &UnrecordedTexts,
 ) -> rusqlite::Result<Option<String>> {
     for table in EDITED {
         let (name, text) = (table.name, table.text);

@@ -8,29 +8,29 @@ use std::collections::{BTreeMap, BTreeSet};
 use rusqlite::{Connection, params};
 
 use super::is_by;
-use super::settled::Settled;
+use super::settled::OperatorWrites;
 use crate::application::Contests;
-use crate::office::{Backend, Said, eased, says};
+use crate::office::{Backend, BackendVerdict, eased, says};
 
 /// A request that took effect otherwise than the handler has said, or of which it was asked twice.
 /// `sent_by_several`: who wrote in a file of which there are copies; each copy may send it.
 pub(crate) fn handled_otherwise(
     centre: &Connection,
     backend: &Backend,
-    settled: &Settled,
+    settled: &OperatorWrites,
     sent_by_several: &[String],
 ) -> rusqlite::Result<Option<String>> {
     let (mut texts, mut gone) = (BTreeMap::new(), BTreeSet::new());
     for effect in backend.effects() {
         match &effect.new {
             Some(text) => *texts.entry(text.clone()).or_insert(0) += 1,
-            None if effect.said == Said::Apply => drop(gone.insert(effect.key)),
+            None if effect.said == BackendVerdict::Apply => drop(gone.insert(effect.key)),
             None => {}
         }
     }
     // What is refused may be sent again, as another upload.
     let twice = texts.iter().find(|(text, times)| {
-        **times > 1 && says(text, false) != Said::Refuse && !is_by(text, sent_by_several)
+        **times > 1 && says(text, false) != BackendVerdict::Refuse && !is_by(text, sent_by_several)
     });
     if let Some((text, times)) = twice {
         return Ok(Some(format!(
@@ -40,9 +40,9 @@ pub(crate) fn handled_otherwise(
     let mut expected = BTreeSet::new();
     for text in texts.keys() {
         match says(text, false) {
-            Said::Apply => drop(expected.insert(text.clone())),
-            Said::Change => drop(expected.insert(eased(text))),
-            Said::Refuse | Said::Handled => {}
+            BackendVerdict::Apply => drop(expected.insert(text.clone())),
+            BackendVerdict::Change => drop(expected.insert(eased(text))),
+            BackendVerdict::Refuse | BackendVerdict::Handled => {}
         }
     }
     let sql = "SELECT operation, key, text FROM audit WHERE \"table\" = 'request'";
@@ -82,8 +82,8 @@ pub(crate) fn lost_request(
             )));
         }
         let (sql, wanted) = match says(text, false) {
-            Said::Handled => continue,
-            Said::Refuse => (
+            BackendVerdict::Handled => continue,
+            BackendVerdict::Refuse => (
                 "SELECT 1 FROM tidewater_centre_refused WHERE table_name = 'request'
                      AND uploaded ->> 'note' = ?1
                  UNION ALL SELECT 1 FROM tidewater_centre_settled_refusal WHERE table_name = 'request'
@@ -95,7 +95,7 @@ pub(crate) fn lost_request(
                      AND operation <> 'delete'
                  UNION ALL SELECT 1 FROM tidewater_centre_conflict WHERE table_name = 'request'
                      AND uploaded ->> 'note' = ?1",
-                if said == Said::Change {
+                if said == BackendVerdict::Change {
                     eased(text)
                 } else {
                     text.clone()

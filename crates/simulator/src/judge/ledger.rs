@@ -8,9 +8,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use rusqlite::{Connection, OptionalExtension};
 
 use super::open_change::OpenChange;
-use super::parties::{Parties, Place, find};
+use super::parties::{ChangePlace, Parties, find};
 use super::{is_by, is_untracked};
-use crate::application::Touched;
+use crate::application::CommittedRow;
 use crate::tables::EDITED;
 
 /// What the application of a remote committed.
@@ -23,21 +23,21 @@ pub(crate) struct Ledger {
     /// Rows that were brought along to be adopted, of which perhaps nobody else knows.
     adopted: BTreeSet<(usize, i64)>,
     /// What its remote was told is refused.
-    refused: Told,
+    refused: OutboxState,
     /// What a file was told that was since replaced by an older copy of itself.
-    told_before: Told,
+    told_before: OutboxState,
     /// What was pending when it was last looked for.
     pending: BTreeSet<String>,
 }
 
 /// Rows, and what their changes made of them.
-type Told = BTreeSet<((usize, i64), Option<String>)>;
+type OutboxState = BTreeSet<((usize, i64), Option<String>)>;
 
 impl Ledger {
     /// A transaction of the application was committed.
     pub(crate) fn committed(
         &mut self,
-        touched: &[Touched],
+        touched: &[CommittedRow],
         since: i64,
         remote: &Connection,
     ) -> rusqlite::Result<()> {
@@ -124,7 +124,7 @@ impl Ledger {
         self.pending.clear();
         for (&row, open) in &mut self.open {
             match parties.place(row, open)? {
-                Place::Pending => {
+                ChangePlace::Pending => {
                     if let Some(found) = parties.overwritten(row, open)? {
                         return Ok(Some(found));
                     }
@@ -136,14 +136,14 @@ impl Ledger {
                 }
                 // It is looked for again until somebody has decided. What became of it may have come
                 // late, from the centre as it was: out of that row nobody can make it again.
-                Place::GivenBack => {
+                ChangePlace::GivenBack => {
                     if let Some(authors) = parties.gaps_of
                         && is_superseded(parties.remote, authors, row, open)?
                     {
                         decided.push(row);
                     }
                 }
-                Place::Untracked => {
+                ChangePlace::Untracked => {
                     // What won over an earlier change of the row takes the place of a delete that
                     // nobody recorded: a known limit. And what others had deleted stays gone here
                     // when a restored centre has it again.
@@ -156,18 +156,18 @@ impl Ledger {
                     }
                     self.pending.extend(open.text.clone());
                 }
-                Place::Refused => {
+                ChangePlace::Refused => {
                     self.refused.insert((row, open.text.clone()));
                 }
-                Place::TookEffect => took_effect.push(row),
-                Place::Decided => decided.push(row),
-                Place::Nowhere
+                ChangePlace::TookEffect => took_effect.push(row),
+                ChangePlace::Decided => decided.push(row),
+                ChangePlace::Nowhere
                     if parties.centre_restored
                         && self.told_before.contains(&(row, open.text.clone())) =>
                 {
                     decided.push(row);
                 }
-                Place::Nowhere => {
+                ChangePlace::Nowhere => {
                     let (table, key) = (EDITED[row.0].name, row.1);
                     return Ok(Some(format!(
                         "I2: the change of {table} {key} to {:?} is nowhere\n{}",
@@ -256,8 +256,8 @@ mod tests {
         centre
     }
 
-    fn change_of_product_4() -> Touched {
-        Touched {
+    fn change_of_product_4() -> CommittedRow {
+        CommittedRow {
             table: EDITED.iter().position(|it| it.name == "product").unwrap(),
             key: 4,
             text: Some("mine".into()),

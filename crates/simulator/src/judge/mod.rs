@@ -19,8 +19,8 @@ mod settled;
 mod unrecorded;
 mod wishes;
 
-pub(crate) use adopted::Adopting;
-pub(crate) use asked::{Asked, is_pending_where_asked};
+pub(crate) use adopted::AdoptionFile;
+pub(crate) use asked::{AskedRegions, is_pending_where_asked};
 pub(crate) use contests::{
     KINDS as RESOLUTIONS, lost_field, may_overwrite, miscounted, resolved, stood_for_nothing,
 };
@@ -32,9 +32,9 @@ pub(crate) use ledger::Ledger;
 pub(crate) use parties::Parties;
 pub(crate) use repeated::{MayRepeat, applied_twice};
 pub(crate) use scripts::written_otherwise;
-pub(crate) use seen::Seen;
-pub(crate) use settled::{Settled, replayed_for_nothing, settled_otherwise};
-pub(crate) use unrecorded::{LastTracked, Unrecorded};
+pub(crate) use seen::SeenTexts;
+pub(crate) use settled::{OperatorWrites, replayed_for_nothing, settled_otherwise};
+pub(crate) use unrecorded::{LastTracked, UnrecordedTexts};
 pub(crate) use wishes::{Excuses, Wishes, before_upload, done_twice, in_other_name, out_of_order};
 
 use std::collections::BTreeSet;
@@ -42,7 +42,7 @@ use std::collections::BTreeSet;
 use rusqlite::Connection;
 use rusqlite::types::Value;
 
-use crate::tables::{BALANCE, BALANCES, EDITED, Held, Key};
+use crate::tables::{BALANCE, BALANCES, EDITED, HoldingRule, Key};
 use crate::users::liked;
 
 /// Whether a table is there.
@@ -134,7 +134,7 @@ pub(crate) fn row_out_of_scope(
             continue;
         }
         // Codes give rows of one table.
-        let is_held = match table.held == Held::MineOrLiked {
+        let is_held = match table.held == HoldingRule::MineOrLiked {
             true => "code IS ?1 AND code IS NOT NULL",
             false => "?1 AND NULL",
         };
@@ -164,7 +164,7 @@ pub(crate) fn upload_out_of_scope(
     centre: &Connection,
     name: &str,
     held: &BTreeSet<i64>,
-    settled: &Settled,
+    settled: &OperatorWrites,
 ) -> rusqlite::Result<Option<String>> {
     let sql = "SELECT \"table\", key, region, text FROM audit
                WHERE text LIKE '% ' || ?1 || ' %' AND region IS NOT NULL

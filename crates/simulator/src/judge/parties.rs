@@ -5,7 +5,7 @@ use rusqlite::{Connection, OptionalExtension, params};
 
 use super::open_change::OpenChange;
 use super::{is_by, is_untracked};
-use crate::tables::{EDITED, Held, Table};
+use crate::tables::{EDITED, HoldingRule, SyncedTable};
 
 /// Where changes may be.
 pub(crate) struct Parties<'a> {
@@ -27,7 +27,7 @@ pub(crate) struct Parties<'a> {
 
 /// Where a change is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Place {
+pub(super) enum ChangePlace {
     Pending,
     /// It goes up again when the row is changed again.
     Refused,
@@ -42,43 +42,47 @@ pub(super) enum Place {
 }
 
 /// A row's table, and its key there.
-pub(super) fn find((table, number): (usize, i64)) -> (&'static Table, Value) {
+pub(super) fn find((table, number): (usize, i64)) -> (&'static SyncedTable, Value) {
     let table = &EDITED[table];
     (table, table.key_is.value(number))
 }
 
 impl Parties<'_> {
-    pub(super) fn place(&self, row: (usize, i64), open: &OpenChange) -> rusqlite::Result<Place> {
+    pub(super) fn place(
+        &self,
+        row: (usize, i64),
+        open: &OpenChange,
+    ) -> rusqlite::Result<ChangePlace> {
         if self.is_pending(row)? {
-            return Ok(Place::Pending);
+            return Ok(ChangePlace::Pending);
         }
         if self.is_refused_here(row, open.text.as_ref())? {
-            return Ok(Place::Refused);
+            return Ok(ChangePlace::Refused);
         }
         let mut texts = vec![&open.text];
         texts.extend(open.before.is_some().then_some(&open.before));
         for text in texts {
             if self.lost_or_refused(row, text.as_ref())? {
-                return Ok(Place::Decided);
+                return Ok(ChangePlace::Decided);
             }
         }
         if self.took_effect(row, open)? {
-            return Ok(Place::TookEffect);
+            return Ok(ChangePlace::TookEffect);
         }
         if self.gives_back()? {
-            return Ok(Place::GivenBack);
+            return Ok(ChangePlace::GivenBack);
         }
         if is_untracked(self.remote, EDITED[row.0].name)? {
-            return Ok(Place::Untracked);
+            return Ok(ChangePlace::Untracked);
         }
         // Nobody can tell a row that was deleted here from one that comes into scope or was
         // changed there; only where it is as it was, it has to go.
         if let Some(had) = &open.untracked
             && (!self.is_followed
-                || EDITED[row.0].held != Held::All
+                || EDITED[row.0].held != HoldingRule::All
                 || text_in(self.centre, row)?.as_ref() != Some(had))
         {
-            return Ok(Place::Decided);
+            return Ok(ChangePlace::Decided);
         }
         // A restored centre has forgotten the delete, which was not kept, and the row is in none of
         // the user's partitions: nobody can tell him. If it were, it would be here, and told. Nor is
@@ -87,11 +91,11 @@ impl Parties<'_> {
         if self.gaps_of.is_some()
             && self.centre_restored
             && (open.text.is_none()
-                || EDITED[row.0].held == Held::Recent
-                || EDITED[row.0].held != Held::All && self.tells_of_unkept()?)
+                || EDITED[row.0].held == HoldingRule::Recent
+                || EDITED[row.0].held != HoldingRule::All && self.tells_of_unkept()?)
             && !self.is_here(row)?
         {
-            return Ok(Place::Decided);
+            return Ok(ChangePlace::Decided);
         }
         // Or the row came to the centre with an upload of the remote's own since its last download:
         // a delete that was not kept is taken for somebody else's insert, a known limit.
@@ -100,7 +104,7 @@ impl Parties<'_> {
             && open.text.is_none()
             && text_in(self.centre, row)?.is_some_and(|text| is_by(&text, authors))
         {
-            return Ok(Place::Decided);
+            return Ok(ChangePlace::Decided);
         }
         // Both copies had it on its way, as one upload; what went up is what one of them then was.
         let is_rewritten = match text_in(self.centre, row)? {
@@ -109,12 +113,12 @@ impl Parties<'_> {
             None => open.text.is_some() && !self.rewriters.is_empty(),
         };
         if is_rewritten {
-            return Ok(Place::Decided);
+            return Ok(ChangePlace::Decided);
         }
         // Of a copy nothing is given back: a known limit.
         Ok(match self.copied && self.centre_restored {
-            true => Place::Decided,
-            false => Place::Nowhere,
+            true => ChangePlace::Decided,
+            false => ChangePlace::Nowhere,
         })
     }
 
@@ -364,7 +368,7 @@ impl Parties<'_> {
 /// old one (`["old", "new"]`) or the new one.
 pub(super) fn other_key(
     remote: &Connection,
-    table: &Table,
+    table: &SyncedTable,
     key: i64,
     [from, to]: [&str; 2],
 ) -> rusqlite::Result<Option<i64>> {

@@ -8,7 +8,7 @@ use rusqlite::Connection;
 use rusqlite::types::Value;
 
 use super::contests::may_come_again;
-use super::{Settled, has_table, is_untracked};
+use super::{OperatorWrites, has_table, is_untracked};
 use crate::besides::{self, Besides};
 use crate::tables::EDITED;
 
@@ -99,7 +99,7 @@ impl MayRepeat {
 pub(crate) fn applied_twice(
     centre: &Connection,
     may_repeat: &MayRepeat,
-    settled: &Settled,
+    settled: &OperatorWrites,
     besides: Besides,
 ) -> rusqlite::Result<Option<String>> {
     let sql = "SELECT \"table\", key, text, count(*) FROM audit WHERE operation <> 'delete'

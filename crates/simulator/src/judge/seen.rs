@@ -9,7 +9,7 @@ use rusqlite::Connection;
 use rusqlite::types::Value;
 
 use super::contests::evidence;
-use super::{Settled, has_table, is_by, may_overwrite};
+use super::{OperatorWrites, has_table, is_by, may_overwrite};
 use crate::besides::{self, Besides, FIELDS};
 use crate::office::is_eased;
 use crate::tables::EDITED;
@@ -22,9 +22,9 @@ fn is_own_eased(table: &str, text: &str, name: &str) -> bool {
 
 /// Every text that has been in a remote's tables.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Seen(BTreeSet<String>);
+pub(crate) struct SeenTexts(BTreeSet<String>);
 
-impl Seen {
+impl SeenTexts {
     /// Looks at the tables as they are.
     pub(crate) fn look(&mut self, remote: &Connection) -> rusqlite::Result<()> {
         let edited = EDITED.iter().map(|it| (it.name, it.text));
@@ -60,7 +60,7 @@ impl Seen {
         centre: &Connection,
         name: &str,
         besides: Besides,
-        settled: &Settled,
+        settled: &OperatorWrites,
     ) -> rusqlite::Result<Option<String>> {
         let sql = "SELECT now.\"table\", now.key, now.text, before.text FROM audit AS now
                    JOIN audit AS before ON before.at = (

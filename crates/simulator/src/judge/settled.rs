@@ -10,13 +10,13 @@ use crate::tables::EDITED;
 
 /// What an operator may have written: texts of others too, each so many times.
 #[derive(Debug, Default)]
-pub(crate) struct Settled {
+pub(crate) struct OperatorWrites {
     texts: BTreeMap<String, u64>,
     /// Rows that may have gone, by table and key.
     gone: BTreeSet<(String, String)>,
 }
 
-impl Settled {
+impl OperatorWrites {
     /// Adds what a row was made, a JSON object; or that it was to go.
     pub(crate) fn add(&mut self, table: &str, key: &str, row: Option<&str>) {
         let Some(row) = row else {

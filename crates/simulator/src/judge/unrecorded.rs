@@ -42,9 +42,9 @@ impl LastTracked {
 
 /// Every text that was written in an untracked table, with what it must not lose against.
 #[derive(Debug, Default)]
-pub(crate) struct Unrecorded(BTreeMap<String, Option<String>>);
+pub(crate) struct UnrecordedTexts(BTreeMap<String, Option<String>>);
 
-impl Unrecorded {
+impl UnrecordedTexts {
     /// Adds what an application made of a row that had this text from others.
     pub(crate) fn add(&mut self, text: &str, had: Option<&String>) {
         self.0.insert(text.to_owned(), had.cloned());

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use rusqlite::Connection;
 
-use super::Settled;
+use super::OperatorWrites;
 use crate::application::{What, Wish};
 
 /// Under these names calls and events end that may have been done all the same.
@@ -38,7 +38,7 @@ pub(crate) struct Excuses {
 }
 
 /// What a row of an outbox tells.
-struct Told {
+struct OutboxState {
     state: String,
     code: Option<String>,
     reason: Option<String>,
@@ -66,7 +66,7 @@ impl Wishes {
     ) -> rusqlite::Result<Option<String>> {
         let told = told(remote)?;
         for wish in &self.0 {
-            let Some(Told {
+            let Some(OutboxState {
                 state,
                 code,
                 reason,
@@ -146,13 +146,13 @@ impl Wish {
 }
 
 /// By the tokens.
-fn told(remote: &Connection) -> rusqlite::Result<BTreeMap<String, Told>> {
+fn told(remote: &Connection) -> rusqlite::Result<BTreeMap<String, OutboxState>> {
     let sql = "SELECT coalesce(CASE kind WHEN 'call' THEN json_extract(arguments, '$.token') END,
                                arguments), state, code, reason
                FROM tidewater_outbox";
     let mut statement = remote.prepare_cached(sql)?;
     let rows = statement.query_map([], |row| {
-        let told = Told {
+        let told = OutboxState {
             state: row.get(1)?,
             code: row.get(2)?,
             reason: row.get(3)?,
@@ -219,7 +219,7 @@ pub(crate) fn before_upload(
     centre: &Connection,
     author: &str,
     refused: &BTreeSet<String>,
-    settled: &Settled,
+    settled: &OperatorWrites,
 ) -> rusqlite::Result<Option<String>> {
     let sql = "SELECT text, min(at), \"table\" FROM audit
                WHERE operation <> 'delete' AND text LIKE '% ' || ?1 || ' %' GROUP BY text";

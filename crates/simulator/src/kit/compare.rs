@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use rusqlite::{Connection, params_from_iter};
 
 use super::editable::Editable;
-use super::tables::Table;
+use super::tables::PublishedTable;
 use super::values::{Row, quote};
 use super::watch::Audit;
 
@@ -22,7 +22,7 @@ pub(super) struct Difference {
 /// The first row that a device has otherwise than one that began anew.
 pub(super) fn difference(
     (here, anew): (&Connection, &Connection),
-    tables: &[&Table],
+    tables: &[&PublishedTable],
     editable: &[Editable],
 ) -> rusqlite::Result<Option<Difference>> {
     let aside = aside(here, tables)?;
@@ -51,7 +51,10 @@ pub(super) fn difference(
 }
 
 /// All rows of a table by their keys.
-fn rows(connection: &Connection, table: &Table) -> rusqlite::Result<BTreeMap<String, Row>> {
+fn rows(
+    connection: &Connection,
+    table: &PublishedTable,
+) -> rusqlite::Result<BTreeMap<String, Row>> {
     let (key, columns) = (table.key_of(""), table.columns_of(""));
     let sql = format!("SELECT {key}, {columns} FROM {}", quote(&table.name));
     let mut statement = connection.prepare_cached(&sql)?;
@@ -64,7 +67,7 @@ fn rows(connection: &Connection, table: &Table) -> rusqlite::Result<BTreeMap<Str
 /// The row with a key as people are told of it.
 pub(super) fn row_named(
     connection: &Connection,
-    table: &Table,
+    table: &PublishedTable,
     key: &str,
 ) -> rusqlite::Result<Option<Row>> {
     Ok(rows(connection, table)?.remove(key))
@@ -73,7 +76,7 @@ pub(super) fn row_named(
 /// Rows whose change was refused, and rows that wait to be asked for again because of one.
 fn aside(
     connection: &Connection,
-    tables: &[&Table],
+    tables: &[&PublishedTable],
 ) -> rusqlite::Result<BTreeSet<(String, String)>> {
     let sql = "SELECT table_name, key FROM tidewater_refused";
     let refused: BTreeSet<(String, String)> = connection
@@ -102,7 +105,7 @@ fn aside(
 /// Whether a row that should be gone is referred to by one that stays aside.
 fn is_needed(
     connection: &Connection,
-    table: &Table,
+    table: &PublishedTable,
     key: &str,
     editable: &[Editable],
     aside: &BTreeSet<(String, String)>,

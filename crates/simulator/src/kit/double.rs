@@ -22,7 +22,7 @@ const SERVED: &str = "[server]\nlisten = [\"tcp://127.0.0.1:7439\"]\n\
     partition = \"everyone\"\n";
 
 /// The configuration that simulated servers serve, and what is otherwise in it, for people.
-pub(super) fn of(
+pub(super) fn served_config(
     config: &Config,
     answers: Option<&Arc<HandlerAnswers>>,
 ) -> Result<(Config, Vec<String>), KitError> {

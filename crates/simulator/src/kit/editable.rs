@@ -3,7 +3,7 @@
 use rusqlite::Connection;
 use tidewater_protocol::ColumnType;
 
-use super::tables::Table;
+use super::tables::PublishedTable;
 use super::values::quote;
 
 /// A table of a file.
@@ -12,7 +12,7 @@ pub(super) struct Editable {
     pub(super) name: String,
     pub(super) fields: Vec<Field>,
     pub(super) key: Vec<usize>,
-    pub(super) references: Vec<Reference>,
+    pub(super) references: Vec<KeyReference>,
     /// Whether its rows travel.
     pub(super) is_published: bool,
     /// The column whose numbers the product gives, if they are left to it.
@@ -32,7 +32,7 @@ pub(super) struct Field {
 
 /// A foreign key.
 #[derive(Clone, Debug)]
-pub(super) struct Reference {
+pub(super) struct KeyReference {
     pub(super) fields: Vec<usize>,
     /// The place of the table that it refers to.
     pub(super) parent: usize,
@@ -42,7 +42,7 @@ pub(super) struct Reference {
 /// All tables of a file that can be edited; `None` as long as it lacks one of the published ones.
 pub(super) fn all(
     connection: &Connection,
-    published: &[&Table],
+    published: &[&PublishedTable],
     is_centre: bool,
 ) -> rusqlite::Result<Option<Vec<Editable>>> {
     let mut names: Vec<String> = Vec::new();
@@ -85,7 +85,7 @@ pub(super) fn all(
 fn read(
     connection: &Connection,
     name: &str,
-    published: Option<&Table>,
+    published: Option<&PublishedTable>,
     is_centre: bool,
 ) -> rusqlite::Result<Editable> {
     let sql = "SELECT name, type, \"notnull\", dflt_value IS NOT NULL, pk, hidden \
@@ -163,12 +163,12 @@ fn references(
     connection: &Connection,
     tables: &[Editable],
     of: usize,
-) -> rusqlite::Result<Vec<Reference>> {
+) -> rusqlite::Result<Vec<KeyReference>> {
     let sql =
         "SELECT id, \"table\", \"from\", \"to\" FROM pragma_foreign_key_list(?1) ORDER BY id, seq";
     let mut statement = connection.prepare_cached(sql)?;
     let mut rows = statement.query([&tables[of].name])?;
-    let mut found: Vec<(i64, Reference)> = Vec::new();
+    let mut found: Vec<(i64, KeyReference)> = Vec::new();
     while let Some(row) = rows.next()? {
         let (id, parent): (i64, String) = (row.get(0)?, row.get(1)?);
         let (from, to): (String, Option<String>) = (row.get(2)?, row.get(3)?);
@@ -182,7 +182,7 @@ fn references(
         };
         let count = found.iter().filter(|it| it.0 == id).count();
         if count == 0 {
-            let reference = Reference {
+            let reference = KeyReference {
                 fields: Vec::new(),
                 parent,
                 parent_fields: Vec::new(),
@@ -205,7 +205,7 @@ fn references(
 
 impl Editable {
     /// The place of a column in a reference, if it is in one.
-    pub(super) fn reference_of(&self, field: usize) -> Option<(&Reference, usize)> {
+    pub(super) fn reference_of(&self, field: usize) -> Option<(&KeyReference, usize)> {
         let mut references = self.references.iter();
         references.find_map(|it| {
             let at = it.fields.iter().position(|other| *other == field)?;

@@ -10,9 +10,9 @@ use rusqlite::Connection;
 use rusqlite::types::Value;
 use tidewater_protocol::{ColumnType, datetime, identity};
 
-use super::editable::{Editable, Reference};
+use super::editable::{Editable, KeyReference};
 use super::values::quote;
-use crate::random::Random;
+use crate::random::SeededRandom;
 
 /// A text that nobody else has written has this between who wrote it and a number.
 const TOKEN: char = '~';
@@ -22,7 +22,7 @@ const STATEMENTS: u64 = 4;
 
 /// How the statements of a transaction went.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Edited {
+pub(super) struct EditReport {
     /// Those that were done.
     pub(super) statements: Vec<String>,
     pub(super) inserts: u64,
@@ -35,7 +35,7 @@ pub(super) struct Edited {
 /// An editor of one file.
 pub(super) struct Editor {
     name: String,
-    random: Random,
+    random: SeededRandom,
     count: u64,
     /// The last number that was given to a row of the world.
     numbers: Rc<Cell<i64>>,
@@ -65,7 +65,7 @@ pub(super) fn token(text: &str) -> Option<String> {
 impl Editor {
     pub(super) fn new(
         name: &str,
-        random: Random,
+        random: SeededRandom,
         numbers: &Rc<Cell<i64>>,
         users: &[String],
     ) -> Editor {
@@ -85,9 +85,9 @@ impl Editor {
         connection: &Connection,
         tables: &[Editable],
         now_ms: i64,
-    ) -> rusqlite::Result<Edited> {
+    ) -> rusqlite::Result<EditReport> {
         self.now_ms = now_ms;
-        let mut edited = Edited::default();
+        let mut edited = EditReport::default();
         let mut parent: Option<Parent> = None;
         for _ in 0..self.random.between(1, STATEMENTS) {
             let Some(table) = self.any_table(tables, parent.as_ref()) else {
@@ -140,7 +140,7 @@ impl Editor {
         tables: &[Editable],
         place: usize,
         parent: Option<&Parent>,
-        edited: &mut Edited,
+        edited: &mut EditReport,
     ) -> rusqlite::Result<Option<Parent>> {
         let table = &tables[place];
         // What is new of its own first; if that cannot be, what is there already.
@@ -207,7 +207,7 @@ impl Editor {
         connection: &Connection,
         tables: &[Editable],
         place: usize,
-        edited: &mut Edited,
+        edited: &mut EditReport,
     ) -> rusqlite::Result<()> {
         let table = &tables[place];
         let Some(condition) = self.any_row(connection, table)? else {
@@ -256,7 +256,7 @@ impl Editor {
         &mut self,
         connection: &Connection,
         table: &Editable,
-        edited: &mut Edited,
+        edited: &mut EditReport,
     ) -> rusqlite::Result<()> {
         if let Some(condition) = self.any_row(connection, table)? {
             let sql = format!("DELETE FROM {} WHERE {condition}", quote(&table.name));
@@ -337,7 +337,7 @@ impl Editor {
         connection: &Connection,
         tables: &[Editable],
         table: &Editable,
-        (field, reference, to): (usize, &Reference, usize),
+        (field, reference, to): (usize, &KeyReference, usize),
         chosen: &[(usize, &Value)],
     ) -> rusqlite::Result<Value> {
         let of_key = table.key.contains(&field);
@@ -520,7 +520,7 @@ fn literal(value: &Value) -> String {
 }
 
 /// Runs a statement; false, and nothing has happened, if the file does not take it.
-fn run(connection: &Connection, sql: &str, edited: &mut Edited) -> rusqlite::Result<bool> {
+fn run(connection: &Connection, sql: &str, edited: &mut EditReport) -> rusqlite::Result<bool> {
     connection.execute_batch("SAVEPOINT edit")?;
     match connection.execute(sql, []) {
         Ok(_) => {

@@ -11,9 +11,9 @@ use rusqlite::types::Value;
 use rusqlite::{Connection, params_from_iter};
 use serde_json::Value as Json;
 
-use super::tables::Table;
+use super::tables::PublishedTable;
 use super::values::{Row, quote, retold};
-use super::watch::{Audit, Written};
+use super::watch::{Audit, WrittenRow};
 
 /// What an application of a remote has written of rows.
 #[derive(Clone, Debug, Default)]
@@ -44,7 +44,7 @@ struct Change {
 
 /// A row that a transaction has touched.
 #[derive(Clone, Debug)]
-pub(super) struct Touched {
+pub(super) struct TouchedRow {
     place: usize,
     named: String,
     key: Vec<Value>,
@@ -54,7 +54,7 @@ pub(super) struct Touched {
 
 /// Who can say what became of a change.
 pub(super) struct Parties<'a> {
-    pub(super) tables: &'a [Table],
+    pub(super) tables: &'a [PublishedTable],
     pub(super) audit: &'a Audit,
     pub(super) remote: &'a Connection,
     pub(super) centre: &'a Connection,
@@ -70,8 +70,8 @@ enum Fate {
 }
 
 /// The triggers of an application's own connection, which write down what it touches.
-pub(super) fn begin(connection: &Connection, tables: &[&Table]) -> rusqlite::Result<()> {
-    let most = |count: &dyn Fn(&Table) -> usize| {
+pub(super) fn begin(connection: &Connection, tables: &[&PublishedTable]) -> rusqlite::Result<()> {
+    let most = |count: &dyn Fn(&PublishedTable) -> usize| {
         let counts = tables.iter().map(|it| count(it));
         counts.max().unwrap_or(1).max(1)
     };
@@ -108,10 +108,10 @@ pub(super) fn begin(connection: &Connection, tables: &[&Table]) -> rusqlite::Res
 /// The rows that the transaction has touched; with that the triggers go.
 pub(super) fn end(
     connection: &Connection,
-    tables: &[&Table],
+    tables: &[&PublishedTable],
     places: &[usize],
-) -> rusqlite::Result<Vec<Touched>> {
-    let mut touched: Vec<Touched> = Vec::new();
+) -> rusqlite::Result<Vec<TouchedRow>> {
+    let mut touched: Vec<TouchedRow> = Vec::new();
     for (place, table) in tables.iter().enumerate() {
         let keys = names("k", table.key.len());
         let values = names("v", table.columns.len());
@@ -127,7 +127,7 @@ pub(super) fn end(
             let key: Vec<Value> = (length..2 * length)
                 .map(|at| row.get(at))
                 .collect::<rusqlite::Result<_>>()?;
-            let is_known = |it: &Touched| it.place == places[place] && it.named == named;
+            let is_known = |it: &TouchedRow| it.place == places[place] && it.named == named;
             // A number that comes later stands for none.
             if touched.iter().any(is_known) || key.contains(&Value::Null) {
                 continue;
@@ -135,7 +135,7 @@ pub(super) fn end(
             let was_there: bool = row.get(2 * length + table.columns.len())?;
             let before = was_there.then(|| table.read(row, 2 * length)).transpose()?;
             let after = table.row(connection, &key)?;
-            touched.push(Touched {
+            touched.push(TouchedRow {
                 place: places[place],
                 named,
                 key,
@@ -155,9 +155,9 @@ pub(super) fn end(
 
 impl Ledger {
     /// The application has committed.
-    pub(super) fn committed(&mut self, touched: Vec<Touched>, since: i64, told: i64) {
+    pub(super) fn committed(&mut self, touched: Vec<TouchedRow>, since: i64, told: i64) {
         for row in touched {
-            let Touched {
+            let TouchedRow {
                 place,
                 named,
                 key,
@@ -290,7 +290,7 @@ impl Parties<'_> {
         place: usize,
         change: &Change,
         asked: &[usize],
-        written: &Written,
+        written: &WrittenRow,
     ) -> rusqlite::Result<bool> {
         let (Some(_), Some(_)) = (&written.row, &change.after) else {
             return Ok(false);
@@ -321,7 +321,13 @@ impl Parties<'_> {
     }
 
     /// What to say of a change that is nowhere, or is there otherwise.
-    fn lost(&self, table: &Table, named: &str, change: &Change, written: &[Written]) -> String {
+    fn lost(
+        &self,
+        table: &PublishedTable,
+        named: &str,
+        change: &Change,
+        written: &[WrittenRow],
+    ) -> String {
         let name = &table.name;
         let (wanted, was) = (
             table.told(change.after.as_ref()),
@@ -361,7 +367,7 @@ impl Parties<'_> {
         )
     }
 
-    fn is_pending(&self, table: &Table, change: &Change) -> rusqlite::Result<bool> {
+    fn is_pending(&self, table: &PublishedTable, change: &Change) -> rusqlite::Result<bool> {
         let changes = quote(&format!("tidewater_change_{}", table.name));
         let sql = format!(
             "SELECT 1 FROM {changes} WHERE generation > 0 AND {}",
@@ -371,7 +377,7 @@ impl Parties<'_> {
         statement.exists(params_from_iter(&change.key))
     }
 
-    fn is_refused(&self, table: &Table, named: &str) -> rusqlite::Result<bool> {
+    fn is_refused(&self, table: &PublishedTable, named: &str) -> rusqlite::Result<bool> {
         let sql = "SELECT 1 FROM tidewater_refused WHERE table_name = ?1 AND key = ?2
                    UNION ALL SELECT 1 FROM tidewater_settled WHERE table_name = ?1 AND key = ?2";
         self.remote
@@ -382,7 +388,7 @@ impl Parties<'_> {
     /// The last conflict that was told of a row since another one.
     fn conflict(
         &self,
-        table: &Table,
+        table: &PublishedTable,
         named: &str,
         since: i64,
     ) -> rusqlite::Result<Option<Conflict>> {
@@ -414,7 +420,7 @@ impl Parties<'_> {
 
     /// Of each row that was written, what was there when whoever wrote it had ended. Where several
     /// uploads were written together everything counts.
-    fn settled<'w>(&self, written: &'w [Written]) -> rusqlite::Result<Vec<&'w Written>> {
+    fn settled<'w>(&self, written: &'w [WrittenRow]) -> rusqlite::Result<Vec<&'w WrittenRow>> {
         let mut settled = Vec::new();
         for (index, one) in written.iter().enumerate() {
             let (beginnings, next) = Audit::around(self.centre, one.at)?;
@@ -435,7 +441,7 @@ struct Conflict {
 
 /// The columns that the centre must have as they were written: those that were changed and are the
 /// remote's to write.
-fn asked(table: &Table, change: &Change) -> Vec<usize> {
+fn asked(table: &PublishedTable, change: &Change) -> Vec<usize> {
     let columns = 0..table.columns.len();
     let columns = columns.filter(|&at| {
         let is_changed = match (&change.before, &change.after) {

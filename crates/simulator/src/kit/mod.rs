@@ -25,8 +25,8 @@ mod watch;
 mod world;
 
 pub use answers::HandlerAnswers;
-pub use prepare::{Kit, MOST_BYTES, Wanted};
-pub use range::{Outcome, run_range};
+pub use prepare::{Kit, KitOptions, MOST_BYTES};
+pub use range::{RangeOutcome, run_range};
 pub use tally::{RefusedRows, Tally};
 pub(crate) use watch::opened;
 
@@ -37,7 +37,7 @@ use tidewater_centre::CentreError;
 use tokio::task::LocalSet;
 
 use crate::chronicle::Chronicle;
-use crate::random::Random;
+use crate::random::SeededRandom;
 use crate::vfs;
 
 /// When every simulation begins, in milliseconds since 1970: noon of 15 January 2026.
@@ -85,7 +85,7 @@ pub enum KitError {
 
 /// How the world of a seed ended.
 #[derive(Clone, Debug)]
-pub struct Played {
+pub struct SeedOutcome {
     /// Its seed.
     pub seed: u64,
     /// The first promise that was broken.
@@ -97,10 +97,10 @@ pub struct Played {
 }
 
 /// Runs the world of a seed; with `readable` it keeps what happened.
-pub fn run(kit: &Kit, seed: u64, extent: Extent, readable: bool) -> Played {
+pub fn run(kit: &Kit, seed: u64, extent: Extent, readable: bool) -> SeedOutcome {
     crate::watch_panics();
     crate::PANICS.with_borrow_mut(Option::take);
-    let mut random = Random::new(seed);
+    let mut random = SeededRandom::new(seed);
     let mut builder = tokio::runtime::Builder::new_current_thread();
     let runtime = builder.enable_time().start_paused(true).build();
     let runtime = runtime.expect("a runtime without threads needs nothing of the system");
@@ -128,7 +128,7 @@ pub fn run(kit: &Kit, seed: u64, extent: Extent, readable: bool) -> Played {
     tally.faults = ended.faults;
     tally.connections = ended.sessions;
     tally.simulated_ms = ended.simulated_ms;
-    Played {
+    SeedOutcome {
         seed,
         failure: ended.failure,
         lines: ended.lines,

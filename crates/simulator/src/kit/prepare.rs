@@ -18,7 +18,7 @@ use tokio::time::Instant;
 use super::answers::HandlerAnswers;
 use super::double;
 use super::editable::{self, Editable};
-use super::tables::Table;
+use super::tables::PublishedTable;
 use super::translated;
 use super::values::quote;
 use super::watch::{self, Audit};
@@ -26,7 +26,7 @@ use super::{BEGIN_MS, KitError};
 use crate::disks::CentreDisk;
 use crate::host::{Host, sqlite_environment};
 use crate::intruder::Intruder;
-use crate::random::Random;
+use crate::random::SeededRandom;
 use crate::server_life::Life;
 use crate::template::password_hash;
 use crate::vfs;
@@ -42,7 +42,7 @@ const MOST_NAMES: i64 = 200;
 
 /// What is wanted of a run.
 #[derive(Clone, Debug, Default)]
-pub struct Wanted {
+pub struct KitOptions {
     /// The SQLite file that is the consolidated database. It is only read.
     pub centre: PathBuf,
     /// What stands in for it, if it is no SQLite file.
@@ -65,7 +65,7 @@ pub struct Wanted {
 pub struct Kit {
     pub(super) config: Config,
     pub(super) centre: Vec<u8>,
-    pub(super) known: Arc<Known>,
+    pub(super) known: Arc<WorldKnowledge>,
     pub(super) parameters: Vec<(String, String)>,
     /// The script versions that remotes may have.
     pub(super) versions: Vec<String>,
@@ -77,8 +77,8 @@ pub struct Kit {
 
 /// What every world knows.
 #[derive(Debug)]
-pub(super) struct Known {
-    pub(super) tables: Vec<Table>,
+pub(super) struct WorldKnowledge {
+    pub(super) tables: Vec<PublishedTable>,
     pub(super) audit: Audit,
     pub(super) users: Vec<String>,
 }
@@ -89,8 +89,8 @@ impl Kit {
     ///
     /// # Errors
     /// The centre cannot be copied, or the configuration does not fit it.
-    pub fn prepare(config: &Config, wanted: &Wanted) -> Result<Kit, KitError> {
-        watch::begin(None, Random::new(0));
+    pub fn prepare(config: &Config, wanted: &KitOptions) -> Result<Kit, KitError> {
+        watch::begin(None, SeededRandom::new(0));
         vfs::set_clock(Some(BEGIN_MS), false);
         let kit = Kit::prepare_in_time(config, wanted);
         vfs::set_clock(None, false);
@@ -98,9 +98,9 @@ impl Kit {
         kit
     }
 
-    fn prepare_in_time(config: &Config, wanted: &Wanted) -> Result<Kit, KitError> {
-        let (mut served, mut remarks) = double::of(config, wanted.answers.as_ref())?;
-        let disk = CentreDisk::new(Random::new(0));
+    fn prepare_in_time(config: &Config, wanted: &KitOptions) -> Result<Kit, KitError> {
+        let (mut served, mut remarks) = double::served_config(config, wanted.answers.as_ref())?;
+        let disk = CentreDisk::new(SeededRandom::new(0));
         let path = disk.path();
         match &wanted.translation {
             None => copy(&wanted.centre, &path)?,
@@ -134,7 +134,7 @@ impl Kit {
         Ok(Kit {
             config: served,
             centre: disk.bytes(),
-            known: Arc::new(Known {
+            known: Arc::new(WorldKnowledge {
                 tables,
                 audit,
                 users,
@@ -230,10 +230,10 @@ fn copy(from: &Path, to: &Path) -> Result<(), KitError> {
 async fn open(path: &Path) -> Result<Arc<dyn Centre>, KitError> {
     let (process, path) = vfs::start_beside(path)
         .ok_or_else(|| KitError::Internal("the copy is on no machine".into()))?;
-    let intruder = Intruder::new(Random::new(0));
+    let intruder = Intruder::new(SeededRandom::new(0));
     intruder.leave();
     let life = Arc::new(Life::new(process));
-    let environment = sqlite_environment(&mut Random::new(0), life, &intruder);
+    let environment = sqlite_environment(&mut SeededRandom::new(0), life, &intruder);
     Ok(connect_in(path, environment).await?)
 }
 
@@ -279,8 +279,8 @@ async fn without_scripts(
 async fn deploy(
     path: &Path,
     served: &Config,
-    wanted: &Wanted,
-) -> Result<(Vec<Table>, Vec<String>, Vec<String>), KitError> {
+    wanted: &KitOptions,
+) -> Result<(Vec<PublishedTable>, Vec<String>, Vec<String>), KitError> {
     let centre = open(path).await?;
     let mut known = Vec::new();
     if is_deployed(path)? {
@@ -295,7 +295,7 @@ async fn deploy(
     centre.deploy(publications, false, BEGIN_MS).await?;
     let schemas = centre.load(publications).await?;
     let tables = publications.iter().zip(&schemas);
-    let tables = tables.flat_map(|(spec, schema)| Table::all(spec, schema));
+    let tables = tables.flat_map(|(spec, schema)| PublishedTable::all(spec, schema));
     let tables = tables.collect();
     let claims = |name: &str| known.iter().find(|it| it.name == name).cloned();
     let names: Vec<String> = match wanted.users.is_empty() {
@@ -377,7 +377,7 @@ fn empty(path: &Path) -> Result<(), KitError> {
 }
 
 /// Notes the columns that were named as the centre's own.
-fn name_made(tables: &mut [Table], made: &[String]) -> Result<(), KitError> {
+fn name_made(tables: &mut [PublishedTable], made: &[String]) -> Result<(), KitError> {
     for named in made {
         let (table, column) = named.split_once('.').unwrap_or((named, ""));
         let mut found = false;
@@ -405,7 +405,7 @@ fn name_made(tables: &mut [Table], made: &[String]) -> Result<(), KitError> {
 /// own.
 fn probe(
     connection: &Connection,
-    tables: &mut [Table],
+    tables: &mut [PublishedTable],
     all: &[Editable],
 ) -> Result<Vec<String>, KitError> {
     let mut remarks = Vec::new();
@@ -440,7 +440,7 @@ fn probe(
 
 fn written_by_triggers(
     connection: &Connection,
-    table: &Table,
+    table: &PublishedTable,
     editable: &Editable,
 ) -> rusqlite::Result<Vec<usize>> {
     let name = quote(&table.name);
@@ -578,7 +578,12 @@ fn likely_users(
 }
 
 /// A place where the copy is served.
-pub(super) fn host(place: usize, began: Instant, mut random: Random, config: &Config) -> Host {
+pub(super) fn host(
+    place: usize,
+    began: Instant,
+    mut random: SeededRandom,
+    config: &Config,
+) -> Host {
     let intruder = Intruder::new(random.fork());
     intruder.leave();
     Host::new(place, began, random, intruder).serving(config)

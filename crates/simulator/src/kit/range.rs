@@ -4,17 +4,17 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-use super::{Extent, Kit, Played, Tally, run};
+use super::{Extent, Kit, SeedOutcome, Tally, run};
 
 /// What a range of seeds came to.
 #[derive(Clone, Debug, Default)]
-pub struct Outcome {
+pub struct RangeOutcome {
     /// How many seeds were played.
     pub seeds: u64,
     /// What was done in them together.
     pub tally: Tally,
     /// The first one that broke a promise: seeds behind it are not played.
-    pub failed: Option<Played>,
+    pub failed: Option<SeedOutcome>,
 }
 
 /// Runs the seeds of a range on so many threads, up to the first that breaks a promise; `told` hears
@@ -25,10 +25,10 @@ pub fn run_range(
     extent: Extent,
     threads: usize,
     told: &(dyn Fn(u64) + Sync),
-) -> Outcome {
+) -> RangeOutcome {
     let next = AtomicU64::new(seeds.start);
     let failed = AtomicU64::new(u64::MAX);
-    let played: Mutex<Vec<Played>> = Mutex::default();
+    let played: Mutex<Vec<SeedOutcome>> = Mutex::default();
     std::thread::scope(|scope| {
         for _ in 0..threads {
             scope.spawn(|| {
@@ -51,7 +51,7 @@ pub fn run_range(
     let mut played = played.into_inner().unwrap_or_else(PoisonError::into_inner);
     played.sort_by_key(|it| it.seed);
     let first = failed.into_inner();
-    let mut outcome = Outcome::default();
+    let mut outcome = RangeOutcome::default();
     for one in played.into_iter().filter(|it| it.seed <= first) {
         outcome.seeds += 1;
         outcome.tally.add(&one.tally);

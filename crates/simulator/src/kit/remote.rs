@@ -19,16 +19,16 @@ use tidewater_remote::spool::{MemorySpool, NoDownloadStore};
 use super::editable::{self, Editable};
 use super::editor::Editor;
 use super::ledger::{self, Ledger, Parties};
-use super::tables::Table;
+use super::tables::PublishedTable;
 use super::watch::{Audit, with_chance};
 use super::world::World;
 use crate::application;
 use crate::backup;
 use crate::disks::{self, Device};
-use crate::failure::Failed;
-use crate::line::Line;
+use crate::failure::SimulationFailure;
+use crate::line::ServerLine;
 use crate::network::{Traces, Weather};
-use crate::random::Random;
+use crate::random::SeededRandom;
 use crate::users::PASSWORD;
 use crate::vfs::Process;
 
@@ -47,7 +47,7 @@ const EXAMPLES: usize = 100;
 
 /// What an application has seen of the synced tables.
 #[derive(Clone, Copy, Debug)]
-struct Seen {
+struct SeenTables {
     /// Another one whenever somebody else has committed.
     version: i64,
     /// What the application itself had committed.
@@ -57,7 +57,7 @@ struct Seen {
 }
 
 /// A remote database and all that belongs to it.
-pub(super) struct Remote {
+pub(super) struct KitRemote {
     world: Rc<World>,
     pub(super) name: String,
     pub(super) user: String,
@@ -79,15 +79,15 @@ pub(super) struct Remote {
     traces: Rc<Traces>,
 }
 
-impl Remote {
+impl KitRemote {
     /// One that has never synced.
     pub(super) fn new(
         world: &Rc<World>,
         (name, user): (String, String),
         publications: Vec<String>,
         parameters: Vec<(String, String)>,
-        mut random: Random,
-    ) -> Result<Rc<Remote>, Failed> {
+        mut random: SeededRandom,
+    ) -> Result<Rc<KitRemote>, SimulationFailure> {
         let device = Device::new(&name, random.fork());
         let mut database = open(&device)?;
         let names: Vec<&str> = publications.iter().map(String::as_str).collect();
@@ -97,7 +97,7 @@ impl Remote {
         }
         let application = application(&device)?;
         let editor = Editor::new(&name, random.fork(), &world.numbers, &world.known.users);
-        Ok(Rc::new(Remote {
+        Ok(Rc::new(KitRemote {
             world: world.clone(),
             name,
             user,
@@ -117,8 +117,12 @@ impl Remote {
     }
 
     /// One that begins anew, with all that this one subscribes to.
-    pub(super) fn anew(&self, name: String, random: Random) -> Result<Rc<Remote>, Failed> {
-        Remote::new(
+    pub(super) fn anew(
+        &self,
+        name: String,
+        random: SeededRandom,
+    ) -> Result<Rc<KitRemote>, SimulationFailure> {
+        KitRemote::new(
             &self.world,
             (name, self.user.clone()),
             self.publications.clone(),
@@ -128,7 +132,11 @@ impl Remote {
     }
 
     /// Edits and syncs so many times.
-    pub(super) async fn live(&self, mut random: Random, syncs: u64) -> Result<(), Failed> {
+    pub(super) async fn live(
+        &self,
+        mut random: SeededRandom,
+        syncs: u64,
+    ) -> Result<(), SimulationFailure> {
         for _ in 0..syncs {
             for _ in 0..random.below(4) {
                 sleep(Duration::from_millis(random.below(1_500))).await;
@@ -153,7 +161,11 @@ impl Remote {
     }
 
     /// Edits while it syncs, as applications do.
-    pub(super) async fn disturb(&self, mut random: Random, steps: u64) -> Result<(), Failed> {
+    pub(super) async fn disturb(
+        &self,
+        mut random: SeededRandom,
+        steps: u64,
+    ) -> Result<(), SimulationFailure> {
         for _ in 0..steps {
             sleep(Duration::from_millis(random.below(4_000))).await;
             self.edit()?;
@@ -162,14 +174,14 @@ impl Remote {
     }
 
     /// The tables that it subscribes to.
-    pub(super) fn tables(&self) -> Vec<&Table> {
+    pub(super) fn tables(&self) -> Vec<&PublishedTable> {
         let all = self.world.known.tables.iter();
         all.filter(|it| self.publications.contains(&it.publication))
             .collect()
     }
 
     /// What can be edited, if it is there.
-    pub(super) fn editable(&self) -> Result<Option<Rc<Vec<Editable>>>, Failed> {
+    pub(super) fn editable(&self) -> Result<Option<Rc<Vec<Editable>>>, SimulationFailure> {
         let mut known = self.editable.borrow_mut();
         if known.is_none() {
             let application = self.application.borrow();
@@ -184,13 +196,13 @@ impl Remote {
     }
 
     /// A transaction of the application.
-    fn edit(&self) -> Result<(), Failed> {
+    fn edit(&self) -> Result<(), SimulationFailure> {
         let Some(editable) = self.editable()?.filter(|it| !it.is_empty()) else {
             return Ok(());
         };
         let application = self.application.borrow();
         let tables = self.tables();
-        let uploads: Vec<&Table> = tables
+        let uploads: Vec<&PublishedTable> = tables
             .iter()
             .copied()
             .filter(|it| it.direction.uploads())
@@ -243,7 +255,7 @@ impl Remote {
     }
 
     /// The device is copied, or becomes the copy.
-    fn copy_or_restore(&self, random: &mut Random) -> Result<(), Failed> {
+    fn copy_or_restore(&self, random: &mut SeededRandom) -> Result<(), SimulationFailure> {
         let copy = self.copy.borrow().clone();
         match copy {
             Some(ledger) if random.percent(60) => {
@@ -277,7 +289,7 @@ impl Remote {
     }
 
     /// What must hold at any moment, or when all is at rest.
-    pub(super) fn judge(&self, at_rest: bool) -> Result<(), Failed> {
+    pub(super) fn judge(&self, at_rest: bool) -> Result<(), SimulationFailure> {
         let application = self.application.borrow();
         let parties = Parties {
             tables: &self.world.known.tables,
@@ -293,9 +305,9 @@ impl Remote {
     }
 
     /// A promise that is broken, with who it was given to.
-    pub(super) fn broken(&self, found: &str) -> Failed {
+    pub(super) fn broken(&self, found: &str) -> SimulationFailure {
         let (promise, what) = found.split_once(": ").unwrap_or(("I6", found));
-        Failed(format!("{promise}: {} of {}: {what}", self.name, self.user))
+        SimulationFailure(format!("{promise}: {} of {}: {what}", self.name, self.user))
     }
 
     /// A sync, the first connection of which is in this weather. How long to wait before the next
@@ -303,9 +315,9 @@ impl Remote {
     async fn sync(
         &self,
         direction: SyncDirection,
-        random: &mut Random,
+        random: &mut SeededRandom,
         weather: Weather,
-    ) -> Result<Option<u64>, Failed> {
+    ) -> Result<Option<u64>, SimulationFailure> {
         let mut line = Some(self.line(weather));
         let mut first_proof = ProofKind::Token;
         let mut in_vain = 0;
@@ -335,16 +347,20 @@ impl Remote {
                 SessionOutcome::Failed(error) => {
                     return Ok(Some(error.retry_after_ms().unwrap_or(1_000)));
                 }
-                other => return Err(Failed(format!("an outcome that is not known: {other:?}"))),
+                other => {
+                    return Err(SimulationFailure(format!(
+                        "an outcome that is not known: {other:?}"
+                    )));
+                }
             }
         }
         Ok(Some(1_000))
     }
 
-    fn line(&self, weather: Weather) -> Line {
+    fn line(&self, weather: Weather) -> ServerLine {
         let last_is_lost = weather.last_is_lost;
         let stream = self.world.dial(weather, &self.traces);
-        Line::new(stream, last_is_lost, self.now())
+        ServerLine::new(stream, last_is_lost, self.now())
     }
 
     /// A session on the connection there is, which stays if another one can follow. How it ended;
@@ -352,13 +368,13 @@ impl Remote {
     async fn session(
         &self,
         direction: SyncDirection,
-        random: &mut Random,
-        line: &mut Option<Line>,
+        random: &mut SeededRandom,
+        line: &mut Option<ServerLine>,
         first_proof: ProofKind,
-    ) -> Result<Option<SessionOutcome>, Failed> {
+    ) -> Result<Option<SessionOutcome>, SimulationFailure> {
         let mut seed = [0; 32];
         random.fill(&mut seed);
-        let gone = |what: &str| Failed(what.into());
+        let gone = |what: &str| SimulationFailure(what.into());
         let mut here = line.take().ok_or_else(|| gone("there is no connection"))?;
         let database = self.database.borrow_mut().take();
         let database = database.ok_or_else(|| gone("two sessions have one handle"))?;
@@ -397,7 +413,7 @@ impl Remote {
     }
 
     /// Starts again whoever is dead on the device.
-    fn restart(&self) -> Result<(), Failed> {
+    fn restart(&self) -> Result<(), SimulationFailure> {
         self.note("dies in a sync and starts again");
         self.device.restart();
         let path = self.device.application_path();
@@ -414,7 +430,7 @@ impl Remote {
         outcome: &SessionOutcome,
         database: &RemoteDatabase,
         is_unacknowledged: bool,
-    ) -> Result<(), Failed> {
+    ) -> Result<(), SimulationFailure> {
         match outcome {
             SessionOutcome::Failed(error) => {
                 *self.trouble.borrow_mut() = format!("{} {error}", error.code().name());
@@ -440,7 +456,7 @@ impl Remote {
     }
 
     /// A refused row as it is here, or its key.
-    fn example(&self, table: &str, key: &str) -> Result<String, Failed> {
+    fn example(&self, table: &str, key: &str) -> Result<String, SimulationFailure> {
         let application = self.application.borrow();
         let tables = self.tables();
         let Some(table) = tables.iter().find(|it| it.name == table) else {
@@ -464,10 +480,10 @@ impl Remote {
     /// Carries the connection's bytes until the session has ended or the process dies.
     async fn pump(
         &self,
-        line: &mut Line,
+        line: &mut ServerLine,
         process: &Process,
-        random: &mut Random,
-    ) -> Result<(), Failed> {
+        random: &mut SeededRandom,
+    ) -> Result<(), SimulationFailure> {
         let now = || self.now();
         loop {
             if let Some(work) = line.connection.poll_work() {
@@ -502,8 +518,8 @@ impl Remote {
         &self,
         mut work: ApplyWork,
         process: &Process,
-        random: &mut Random,
-    ) -> Result<ApplyWork, Failed> {
+        random: &mut SeededRandom,
+    ) -> Result<ApplyWork, SimulationFailure> {
         let mut seen = self.seen(None)?;
         let mut changed = 0;
         while !work.is_done() && !process.is_dead() {
@@ -524,7 +540,7 @@ impl Remote {
     }
 
     /// What the application sees of the synced tables; `before`: what it saw last.
-    fn seen(&self, before: Option<&Seen>) -> Result<Seen, Failed> {
+    fn seen(&self, before: Option<&SeenTables>) -> Result<SeenTables, SimulationFailure> {
         let application = self.application.borrow();
         let edits = self.edits.get();
         let version: i64 = application
@@ -541,7 +557,7 @@ impl Remote {
                 table.hash(&application, &mut hash)?;
             }
         }
-        Ok(Seen {
+        Ok(SeenTables {
             version,
             edits,
             rows: hash.digest(),
@@ -549,7 +565,10 @@ impl Remote {
     }
 
     /// Whether the centre has an upload that this remote does not know to be there.
-    fn acknowledgement_is_missing(&self, database: &RemoteDatabase) -> Result<bool, Failed> {
+    fn acknowledgement_is_missing(
+        &self,
+        database: &RemoteDatabase,
+    ) -> Result<bool, SimulationFailure> {
         let Some(id) = database.account()?.remote_id else {
             return Ok(false);
         };
@@ -564,7 +583,7 @@ impl Remote {
     }
 
     /// Syncs until nothing is left to do.
-    pub(super) async fn settle(&self, random: &mut Random) -> Result<(), Failed> {
+    pub(super) async fn settle(&self, random: &mut SeededRandom) -> Result<(), SimulationFailure> {
         let begin = Instant::now();
         let mut rest = 0;
         for _ in 0..PATIENCE {
@@ -590,7 +609,7 @@ impl Remote {
     }
 
     /// Whether nothing waits to be uploaded or asked for.
-    fn is_settled(&self) -> Result<bool, Failed> {
+    fn is_settled(&self) -> Result<bool, SimulationFailure> {
         let database = self.database.borrow();
         let status = database.as_ref().map(RemoteDatabase::status).transpose()?;
         let subscriptions = status.iter().flat_map(|it| &it.subscriptions);
@@ -622,14 +641,14 @@ fn options(direction: SyncDirection, first_proof: ProofKind) -> SessionOptions {
 }
 
 /// Opens a file as a process does that never waits: there is only one thread.
-fn open(device: &Device) -> Result<RemoteDatabase, Failed> {
+fn open(device: &Device) -> Result<RemoteDatabase, SimulationFailure> {
     let database = RemoteDatabase::open(&device.path())?;
     database.wait_for_writers(Duration::ZERO)?;
     Ok(database)
 }
 
 /// The same, as an application does.
-fn application(device: &Device) -> Result<Connection, Failed> {
+fn application(device: &Device) -> Result<Connection, SimulationFailure> {
     let connection = application::open(&device.application_path())?;
     with_chance(&connection)?;
     Ok(connection)

@@ -13,7 +13,7 @@ use super::double::filled;
 use super::editable;
 use super::editor::{Editor, token};
 use super::prepare::{Kit, host};
-use super::remote::{Remote, is_refused};
+use super::remote::{KitRemote, is_refused};
 use super::tally::Tally;
 use super::watch::{Audit, with_chance};
 use super::world::World;
@@ -22,9 +22,9 @@ use crate::application;
 use crate::calendar::BEGIN_MS as EPOCH_MS;
 use crate::chronicle::Chronicle;
 use crate::disks::CentreDisk;
-use crate::failure::Failed;
+use crate::failure::SimulationFailure;
 use crate::host::Host;
-use crate::random::Random;
+use crate::random::SeededRandom;
 
 const KILLED_BEFORE: &str = "server killed before a commit";
 
@@ -47,12 +47,12 @@ const ROUNDS: usize = 6;
 pub(super) async fn play(
     kit: &Kit,
     extent: Extent,
-    random: Random,
+    random: SeededRandom,
     chronicle: &Rc<Chronicle>,
     tally: &Rc<RefCell<Tally>>,
 ) {
     let played = simulate(kit, extent, random, chronicle, tally).await;
-    if let Err(Failed(what)) = played {
+    if let Err(SimulationFailure(what)) = played {
         chronicle.failed(what);
     }
 }
@@ -60,10 +60,10 @@ pub(super) async fn play(
 async fn simulate(
     kit: &Kit,
     extent: Extent,
-    mut random: Random,
+    mut random: SeededRandom,
     chronicle: &Rc<Chronicle>,
     tally: &Rc<RefCell<Tally>>,
-) -> Result<(), Failed> {
+) -> Result<(), SimulationFailure> {
     let disk = CentreDisk::new(random.fork());
     disk.put(&kit.centre);
     let path = disk.path();
@@ -102,8 +102,8 @@ async fn live(
     world: &Rc<World>,
     kit: &Kit,
     extent: Extent,
-    random: &mut Random,
-) -> Result<(), Failed> {
+    random: &mut SeededRandom,
+) -> Result<(), SimulationFailure> {
     let mut remotes = Vec::new();
     let first = random.below(kit.known.users.len().max(1) as u64) as usize;
     for number in 0..extent.remotes {
@@ -112,7 +112,7 @@ async fn live(
         let publications = publications(kit, random);
         let parameters = world.parameters(kit, &user, random)?;
         let name = format!("r{number}");
-        remotes.push(Remote::new(
+        remotes.push(KitRemote::new(
             world,
             (name, user),
             publications,
@@ -148,7 +148,7 @@ async fn live(
 }
 
 /// The publications of a remote: all that go together.
-fn publications(kit: &Kit, random: &mut Random) -> Vec<String> {
+fn publications(kit: &Kit, random: &mut SeededRandom) -> Vec<String> {
     let mut all: Vec<usize> = (0..kit.config.publications.len()).collect();
     let mut chosen: Vec<String> = Vec::new();
     let mut tables: Vec<&str> = Vec::new();
@@ -169,9 +169,9 @@ fn publications(kit: &Kit, random: &mut Random) -> Vec<String> {
 /// Everybody syncs until nobody's sync changes anything in the centre.
 async fn come_to_rest(
     world: &Rc<World>,
-    remotes: &[Rc<Remote>],
-    random: &mut Random,
-) -> Result<(), Failed> {
+    remotes: &[Rc<KitRemote>],
+    random: &mut SeededRandom,
+) -> Result<(), SimulationFailure> {
     for _ in 0..ROUNDS {
         let before = Audit::last_row(&world.centre())?;
         for remote in remotes {
@@ -181,7 +181,7 @@ async fn come_to_rest(
             return Ok(());
         }
     }
-    Err(Failed(format!(
+    Err(SimulationFailure(format!(
         "I6: the centre is changed in each of {ROUNDS} rounds in which nobody edits anything: what \
          a script or a trigger makes of a row is made again of what it has made"
     )))
@@ -194,8 +194,8 @@ impl World {
         &self,
         kit: &Kit,
         user: &str,
-        random: &mut Random,
-    ) -> Result<Vec<(String, String)>, Failed> {
+        random: &mut SeededRandom,
+    ) -> Result<Vec<(String, String)>, SimulationFailure> {
         let mut chosen: Vec<(String, String)> = Vec::new();
         let mut names: Vec<&str> = kit.parameters.iter().map(|it| it.0.as_str()).collect();
         names.dedup();
@@ -243,9 +243,13 @@ impl World {
     }
 
     /// The centre's own applications.
-    async fn centre_life(&self, mut random: Random, steps: u64) -> Result<(), Failed> {
+    async fn centre_life(
+        &self,
+        mut random: SeededRandom,
+        steps: u64,
+    ) -> Result<(), SimulationFailure> {
         let mut editor = Editor::new("centre", random.fork(), &self.numbers, &self.known.users);
-        let tables: Vec<&super::tables::Table> = self.known.tables.iter().collect();
+        let tables: Vec<&super::tables::PublishedTable> = self.known.tables.iter().collect();
         for _ in 0..steps {
             sleep(Duration::from_millis(random.below(3_000))).await;
             let connection = application::open(&self.disk.path())?;
@@ -279,7 +283,7 @@ impl World {
     }
 
     /// Servers are killed, replaced, and their disk fails.
-    async fn operate(&self, mut random: Random, steps: u64) -> Result<(), Failed> {
+    async fn operate(&self, mut random: SeededRandom, steps: u64) -> Result<(), SimulationFailure> {
         for _ in 0..steps {
             sleep(Duration::from_millis(random.below(8_000))).await;
             let places: Vec<usize> = (0..self.hosts.len()).collect();
@@ -309,7 +313,11 @@ impl World {
     }
 
     /// Kills a process at a commit to come, before or after it takes effect.
-    async fn ambush(&self, host: &Host, random: &mut Random) -> Result<(), Failed> {
+    async fn ambush(
+        &self,
+        host: &Host,
+        random: &mut SeededRandom,
+    ) -> Result<(), SimulationFailure> {
         let takes_effect = random.percent(50);
         let Some(life) = host.kill_at_commit(random.between(1, 6), takes_effect) else {
             return Ok(());
@@ -326,14 +334,22 @@ impl World {
         self.replace(host, random).await
     }
 
-    async fn replace(&self, host: &Host, random: &mut Random) -> Result<(), Failed> {
+    async fn replace(
+        &self,
+        host: &Host,
+        random: &mut SeededRandom,
+    ) -> Result<(), SimulationFailure> {
         host.stop(&self.chronicle).await?;
         sleep(Duration::from_millis(random.below(3_000))).await;
         host.start(self.disk.path()).await
     }
 
     /// Something happens to the centre's disk while the servers use it.
-    async fn trouble_disk(&self, host: &Host, random: &mut Random) -> Result<(), Failed> {
+    async fn trouble_disk(
+        &self,
+        host: &Host,
+        random: &mut SeededRandom,
+    ) -> Result<(), SimulationFailure> {
         let Some(life) = host.life() else {
             return Ok(());
         };
@@ -350,11 +366,11 @@ impl World {
     }
 
     /// I1: what one application has inserted once is there once.
-    fn written_twice(&self) -> Result<(), Failed> {
+    fn written_twice(&self) -> Result<(), SimulationFailure> {
         let found = self.known.audit.inserted_twice(&self.centre(), &token)?;
         match found {
             None => Ok(()),
-            Some((table, text, [one, other])) => Err(Failed(format!(
+            Some((table, text, [one, other])) => Err(SimulationFailure(format!(
                 "I1: what was inserted once is in the centre twice: {table} {one} and {table} \
                  {other} have the text {text:?} of one row"
             ))),
@@ -364,9 +380,9 @@ impl World {
     /// I3 and I6: every remote has what one has that begins anew.
     async fn compare(
         self: &Rc<Self>,
-        remotes: &[Rc<Remote>],
-        random: &mut Random,
-    ) -> Result<(), Failed> {
+        remotes: &[Rc<KitRemote>],
+        random: &mut SeededRandom,
+    ) -> Result<(), SimulationFailure> {
         for remote in remotes {
             let Some(found) = self.other(remote, random).await? else {
                 continue;
@@ -384,9 +400,9 @@ impl World {
     /// What a remote has otherwise than one that begins anew.
     async fn other(
         self: &Rc<Self>,
-        remote: &Rc<Remote>,
-        random: &mut Random,
-    ) -> Result<Option<String>, Failed> {
+        remote: &Rc<KitRemote>,
+        random: &mut SeededRandom,
+    ) -> Result<Option<String>, SimulationFailure> {
         let anew = remote.anew(format!("{}anew", remote.name), random.fork())?;
         anew.settle(random).await?;
         let tables = remote.tables();

@@ -12,7 +12,7 @@ use super::values::{Row, compared, named, quote};
 
 /// A published table.
 #[derive(Clone, Debug)]
-pub(super) struct Table {
+pub(super) struct PublishedTable {
     /// The publication that it belongs to.
     pub(super) publication: String,
     /// Its name, on remotes and in the centre.
@@ -30,9 +30,9 @@ pub(super) struct Table {
     pub(super) is_judged: bool,
 }
 
-impl Table {
+impl PublishedTable {
     /// The tables of a publication.
-    pub(super) fn all(spec: &PublicationSpec, schema: &PublicationSchema) -> Vec<Table> {
+    pub(super) fn all(spec: &PublicationSpec, schema: &PublicationSchema) -> Vec<PublishedTable> {
         let tables = schema.tables.iter().map(|table| {
             let deletes = |it: &ScriptSpec| {
                 it.event == "upload_delete" && it.table.as_deref() == Some(&*table.name)
@@ -51,7 +51,7 @@ impl Table {
                 columns.collect::<Vec<bool>>()
             };
             let read_only = is_among(spec.map(|it| &it.writes.read_only));
-            Table {
+            PublishedTable {
                 publication: schema.name.clone(),
                 name: table.name.clone(),
                 columns: table.columns.clone(),

@@ -6,7 +6,7 @@ use rusqlite::Connection;
 use tempfile::TempDir;
 use tidewater_server::Config;
 
-use super::{Extent, Kit, Played, Wanted, run};
+use super::{Extent, Kit, KitOptions, SeedOutcome, run};
 
 /// As in docs/refused-rows.md, with customers who have their own representatives.
 const SCHEMA: &str = "
@@ -75,10 +75,10 @@ impl Desk {
         std::fs::write(folder.join(format!("{event}.sql")), sql).expect("it can be written");
     }
 
-    fn wanted(&self) -> Wanted {
-        Wanted {
+    fn wanted(&self) -> KitOptions {
+        KitOptions {
             centre: self.0.path().join("shop.db"),
-            ..Wanted::default()
+            ..KitOptions::default()
         }
     }
 
@@ -86,7 +86,7 @@ impl Desk {
         self.kit_of(&self.wanted())
     }
 
-    fn kit_of(&self, wanted: &Wanted) -> Kit {
+    fn kit_of(&self, wanted: &KitOptions) -> Kit {
         let path: &Path = &self.0.path().join("tidewater.toml");
         let config = Config::load(path).expect("a valid configuration");
         Kit::prepare(&config, wanted).expect("it fits the database")
@@ -106,7 +106,7 @@ fn holds(kit: &Kit, seeds: std::ops::Range<u64>) -> super::Tally {
 }
 
 /// The first of some seeds that breaks a promise; the same twice.
-fn caught(kit: &Kit, promise: &str) -> Played {
+fn caught(kit: &Kit, promise: &str) -> SeedOutcome {
     let failing = (0..40)
         .map(|seed| run(kit, seed, EXTENT, true))
         .find(|it| it.failure.is_some());
@@ -143,7 +143,7 @@ fn a_configuration_without_scripts_keeps_its_promises() {
 #[test]
 fn an_empty_copy_is_filled_by_those_who_edit_it() {
     let desk = Desk::new(SCHEMA, TABLES);
-    let kit = desk.kit_of(&Wanted {
+    let kit = desk.kit_of(&KitOptions {
         is_empty: true,
         users: vec!["nancy".into()],
         ..desk.wanted()
@@ -325,7 +325,7 @@ fn a_table_whose_rows_go_elsewhere_is_passed_over_when_that_is_said() {
     let elsewhere = "INSERT INTO staged VALUES ({r.name}, {r.stock});";
     desk.script("product", "upload_insert", elsewhere);
     caught(&desk.kit(), "I2: ");
-    let kit = desk.kit_of(&Wanted {
+    let kit = desk.kit_of(&KitOptions {
         made_by_centre: vec!["product".into()],
         ..desk.wanted()
     });

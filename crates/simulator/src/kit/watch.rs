@@ -12,9 +12,9 @@ use rusqlite::Connection;
 use rusqlite::functions::FunctionFlags;
 use rusqlite::types::Value;
 
-use super::tables::Table;
+use super::tables::PublishedTable;
 use super::values::{Row, quote};
-use crate::random::Random;
+use crate::random::SeededRandom;
 
 /// Where is written down what is written.
 const AUDIT: &str = "tidewater_simulated_audit";
@@ -27,12 +27,12 @@ const MOST_BYTES: i64 = 1 << 20;
 
 thread_local! {
     static TRIGGERS: RefCell<String> = const { RefCell::new(String::new()) };
-    static CHANCE: RefCell<Option<Random>> = const { RefCell::new(None) };
+    static CHANCE: RefCell<Option<SeededRandom>> = const { RefCell::new(None) };
 }
 
 /// What is opened on this thread from now on takes its chance from here, and writes down what it
 /// writes, if there is somebody to write it down.
-pub(super) fn begin(audit: Option<&Audit>, random: Random) {
+pub(super) fn begin(audit: Option<&Audit>, random: SeededRandom) {
     TRIGGERS.replace(audit.map(Audit::triggers).unwrap_or_default());
     CHANCE.replace(Some(random));
 }
@@ -80,22 +80,23 @@ pub(super) fn with_chance(connection: &Connection) -> rusqlite::Result<()> {
 /// Who writes down what is written to the tables.
 #[derive(Clone, Debug)]
 pub(super) struct Audit {
-    tables: Vec<Table>,
+    tables: Vec<PublishedTable>,
     keys: usize,
     values: usize,
 }
 
 /// A row that was written.
 #[derive(Clone, Debug)]
-pub(super) struct Written {
+pub(super) struct WrittenRow {
     pub(super) at: i64,
     /// What is there since; `None`: it was deleted.
     pub(super) row: Option<Row>,
 }
 
 impl Audit {
-    pub(super) fn new(tables: &[Table]) -> Audit {
-        let most = |count: &dyn Fn(&Table) -> usize| tables.iter().map(count).max().unwrap_or(1);
+    pub(super) fn new(tables: &[PublishedTable]) -> Audit {
+        let most =
+            |count: &dyn Fn(&PublishedTable) -> usize| tables.iter().map(count).max().unwrap_or(1);
         Audit {
             keys: most(&|it| it.key.len()),
             values: most(&|it| it.columns.len()),
@@ -181,7 +182,7 @@ impl Audit {
         connection: &Connection,
         (place, key): (usize, &[Value]),
         since: i64,
-    ) -> rusqlite::Result<Vec<Written>> {
+    ) -> rusqlite::Result<Vec<WrittenRow>> {
         let table = &self.tables[place];
         let values = names("v", table.columns.len());
         let keys = (0..key.len()).map(|at| format!("k{at} IS ?{}", at + 3));
@@ -195,7 +196,7 @@ impl Audit {
         let parameters = first.iter().chain(key);
         let written = statement.query_map(rusqlite::params_from_iter(parameters), |row| {
             let operation: String = row.get(1)?;
-            Ok(Written {
+            Ok(WrittenRow {
                 at: row.get(0)?,
                 row: match operation == "delete" {
                     true => None,

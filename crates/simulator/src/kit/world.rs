@@ -12,7 +12,7 @@ use tokio::time::Instant;
 use tidewater_remote::session::Now;
 
 use super::BEGIN_MS;
-use super::prepare::Known;
+use super::prepare::WorldKnowledge;
 use super::tally::Tally;
 use crate::application;
 use crate::chronicle::Chronicle;
@@ -22,7 +22,7 @@ use crate::network::{Traces, Weather};
 
 /// What everybody in a simulation shares.
 pub(super) struct World {
-    pub(super) known: Arc<Known>,
+    pub(super) known: Arc<WorldKnowledge>,
     pub(super) chronicle: Rc<Chronicle>,
     pub(super) tally: Rc<RefCell<Tally>>,
     pub(super) numbers: Rc<Cell<i64>>,

@@ -15,8 +15,8 @@ use super::judge::{difference_in, difference_of};
 use super::ledger::add;
 use super::provider::{REASON, refuses};
 use super::scenario::{COUNTERS, FAMILY};
-use crate::failure::Failed;
-use crate::random::Random;
+use crate::failure::SimulationFailure;
+use crate::random::SeededRandom;
 
 const CLERK: &str = "clerk";
 
@@ -41,13 +41,16 @@ pub(super) const KINDS: &[&str] = &[
 const LISTED: u64 = 50;
 
 /// Settles one conflict or one refused row, if there is any.
-pub(super) async fn settle(market: &Market, random: &mut Random) -> Result<(), Failed> {
+pub(super) async fn settle(
+    market: &Market,
+    random: &mut SeededRandom,
+) -> Result<(), SimulationFailure> {
     let settled = match random.percent(50) {
         true => settle_conflict(market, random).await,
         false => settle_refused(market, random).await,
     };
     // He hears of it, and does something else.
-    if let Err(Failed(what)) = settled {
+    if let Err(SimulationFailure(what)) = settled {
         market
             .site
             .chronicle
@@ -56,7 +59,10 @@ pub(super) async fn settle(market: &Market, random: &mut Random) -> Result<(), F
     Ok(())
 }
 
-async fn settle_conflict(market: &Market, random: &mut Random) -> Result<(), Failed> {
+async fn settle_conflict(
+    market: &Market,
+    random: &mut SeededRandom,
+) -> Result<(), SimulationFailure> {
     let centre = market.command().await?;
     let mut found = centre
         .find_conflicts(&ConflictFilter::newest(LISTED))
@@ -114,7 +120,10 @@ fn account_conflict(market: &Market, record: &ConflictRecord, version: &Conflict
     }
 }
 
-async fn settle_refused(market: &Market, random: &mut Random) -> Result<(), Failed> {
+async fn settle_refused(
+    market: &Market,
+    random: &mut SeededRandom,
+) -> Result<(), SimulationFailure> {
     let centre = market.command().await?;
     let open = RefusedFilter {
         open: true,

@@ -10,7 +10,7 @@ use serde_json::Value as Json;
 use tidewater_centre::records::{ConflictOutcome, ConflictRecord};
 
 use super::ledger::{Differences, Ledger, add};
-use super::scenario::{CHECKED, COUNTERS, Counter, DENIED, FAMILY, PLACED};
+use super::scenario::{CHECKED, COUNTERS, CounterTable, DENIED, FAMILY, PLACED};
 
 /// What is known of counters beside what their values say.
 #[derive(Clone, Debug, Default)]
@@ -37,7 +37,7 @@ pub(super) struct Account {
 pub(super) fn outstanding(remote: &Connection) -> rusqlite::Result<Differences> {
     let mut all = Differences::new();
     for counter in COUNTERS {
-        let Counter {
+        let CounterTable {
             table, key, value, ..
         } = counter;
         let sql = format!(
@@ -65,7 +65,7 @@ pub(super) fn kept_as_values(
     remote: &Connection,
 ) -> rusqlite::Result<(CounterRows, BTreeSet<String>)> {
     let mut counters = BTreeSet::new();
-    for Counter { table, key, .. } in COUNTERS {
+    for CounterTable { table, key, .. } in COUNTERS {
         let sql = format!(
             "SELECT row_values ->> '{key}' FROM tidewater_refused
              WHERE table_name = '{table}' AND row_values IS NOT NULL"
@@ -85,7 +85,7 @@ pub(super) fn kept_as_values(
 /// Rows of counters that a file has inserted, and that were not taken yet.
 pub(super) fn pending_inserts(remote: &Connection) -> rusqlite::Result<Vec<(&'static str, i64)>> {
     let mut all = Vec::new();
-    for Counter { table, key, .. } in COUNTERS {
+    for CounterTable { table, key, .. } in COUNTERS {
         let sql =
             format!("SELECT DISTINCT key_{key} FROM tidewater_change_{table} WHERE NOT present");
         let mut statement = remote.prepare(&sql)?;
@@ -149,7 +149,7 @@ pub(super) fn counted_otherwise(
         add(&mut away, counter, by);
     }
     let of = |differences: &Differences, counter| differences.get(&counter).copied().unwrap_or(0);
-    for Counter {
+    for CounterTable {
         table,
         key,
         value,

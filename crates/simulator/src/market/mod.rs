@@ -34,11 +34,11 @@ use crate::backup;
 use crate::calendar::BEGIN_MS;
 use crate::chronicle::Chronicle;
 use crate::disks::Device;
-use crate::failure::Failed;
+use crate::failure::SimulationFailure;
 use crate::host::Host;
 use crate::network::Weather;
 use crate::plan::Plan;
-use crate::random::Random;
+use crate::random::SeededRandom;
 use crate::site::{AMBUSH, Node, Site, settle};
 
 const RESTORED: &str = "centre of a market restored";
@@ -105,8 +105,8 @@ struct Market {
 }
 
 /// Plays a market from beginning to end.
-pub(crate) async fn play(plan: Plan, chronicle: &Rc<Chronicle>) -> Result<(), Failed> {
-    let mut random = Random::new(plan.seed ^ 0x6d61_726b_6574);
+pub(crate) async fn play(plan: Plan, chronicle: &Rc<Chronicle>) -> Result<(), SimulationFailure> {
+    let mut random = SeededRandom::new(plan.seed ^ 0x6d61_726b_6574);
     chronicle.note("a market begins");
     let market = Rc::new(begin(plan, chronicle, &mut random).await?);
     let places = 0..market.site.hosts.len();
@@ -128,8 +128,8 @@ pub(crate) async fn play(plan: Plan, chronicle: &Rc<Chronicle>) -> Result<(), Fa
 async fn begin(
     plan: Plan,
     chronicle: &Rc<Chronicle>,
-    random: &mut Random,
-) -> Result<Market, Failed> {
+    random: &mut SeededRandom,
+) -> Result<Market, SimulationFailure> {
     let trouble = match random.below(3) {
         0 => Trouble::Restored,
         1 => Trouble::Copied,
@@ -148,7 +148,7 @@ async fn begin(
         let node = Node::new((name, user), &site, in_requests, path_of(&device))?;
         Ok(Rc::new(Seller::new(name, device, node)))
     });
-    let sellers = sellers.collect::<Result<Vec<_>, Failed>>()?;
+    let sellers = sellers.collect::<Result<Vec<_>, SimulationFailure>>()?;
     Ok(Market {
         plan,
         trouble,
@@ -171,10 +171,10 @@ fn path_of(device: &Rc<Device>) -> Box<dyn Fn() -> std::path::PathBuf> {
     })
 }
 
-async fn live(market: &Market, random: &mut Random) -> Result<(), Failed> {
+async fn live(market: &Market, random: &mut SeededRandom) -> Result<(), SimulationFailure> {
     let steps = market.plan.steps;
     let sellers = market.sellers.borrow().clone();
-    let mut lives: Vec<LocalBoxFuture<'_, Result<(), Failed>>> = Vec::new();
+    let mut lives: Vec<LocalBoxFuture<'_, Result<(), SimulationFailure>>> = Vec::new();
     for seller in &sellers {
         let (own, other) = (random.fork(), random.fork());
         lives.push(Box::pin(market.trade(seller.clone(), own, other, steps)));
@@ -223,9 +223,9 @@ impl Market {
     }
 
     /// The centre as a command opens it.
-    async fn command(&self) -> Result<Arc<dyn Centre>, Failed> {
+    async fn command(&self) -> Result<Arc<dyn Centre>, SimulationFailure> {
         let host = self.site.hosts.first();
-        let host = host.ok_or_else(|| Failed("a market without servers".into()))?;
+        let host = host.ok_or_else(|| SimulationFailure("a market without servers".into()))?;
         host.command(self.site.disk.path()).await
     }
 
@@ -233,10 +233,10 @@ impl Market {
     async fn trade(
         &self,
         seller: Rc<Seller>,
-        mut acting: Random,
-        mut syncing: Random,
+        mut acting: SeededRandom,
+        mut syncing: SeededRandom,
         times: u64,
-    ) -> Result<(), Failed> {
+    ) -> Result<(), SimulationFailure> {
         let act = async {
             for _ in 0..3 * times {
                 sleep(Duration::from_millis(acting.below(2_500))).await;
@@ -268,9 +268,9 @@ impl Market {
     async fn copy_and_trade(
         &self,
         from: Rc<Seller>,
-        mut random: Random,
+        mut random: SeededRandom,
         times: u64,
-    ) -> Result<(), Failed> {
+    ) -> Result<(), SimulationFailure> {
         sleep(Duration::from_millis(random.below(3_000 * times))).await;
         for _ in 0..10 {
             if let Some(copy) = self.copy(&from, &mut random)? {
@@ -284,7 +284,11 @@ impl Market {
     }
 
     /// `None` if the file has never synced, or somebody has it locked.
-    fn copy(&self, from: &Seller, random: &mut Random) -> Result<Option<Rc<Seller>>, Failed> {
+    fn copy(
+        &self,
+        from: &Seller,
+        random: &mut SeededRandom,
+    ) -> Result<Option<Rc<Seller>>, SimulationFailure> {
         let mut names = COPIES.into_iter();
         let Some((_, name)) = names.find(|it| it.0 == from.name) else {
             return Ok(None);
@@ -317,7 +321,11 @@ impl Market {
     }
 
     /// What applications of the centre do: they take as much as devices do.
-    async fn take_in_centre(&self, mut random: Random, times: u64) -> Result<(), Failed> {
+    async fn take_in_centre(
+        &self,
+        mut random: SeededRandom,
+        times: u64,
+    ) -> Result<(), SimulationFailure> {
         for _ in 0..times {
             sleep(Duration::from_millis(random.below(3_000))).await;
             let counter = random.pick(&[STOCK, STOCK, SHELF]).unwrap_or(STOCK);
@@ -348,7 +356,11 @@ impl Market {
         Ok(())
     }
 
-    async fn settle_often(&self, mut random: Random, times: u64) -> Result<(), Failed> {
+    async fn settle_often(
+        &self,
+        mut random: SeededRandom,
+        times: u64,
+    ) -> Result<(), SimulationFailure> {
         for _ in 0..times {
             sleep(Duration::from_millis(random.below(6_000))).await;
             clerk::settle(self, &mut random).await?;
@@ -357,7 +369,10 @@ impl Market {
     }
 
     /// Shelves are filled up, and the operator goes through what was refused before.
-    async fn settle_what_is_left(&self, random: &mut Random) -> Result<(), Failed> {
+    async fn settle_what_is_left(
+        &self,
+        random: &mut SeededRandom,
+    ) -> Result<(), SimulationFailure> {
         let sellers = self.sellers.borrow().clone();
         for seller in &sellers {
             settle(&seller.node, random).await?;
@@ -376,7 +391,7 @@ impl Market {
     }
 
     /// What happens to servers and disks.
-    async fn operate(&self, mut random: Random) -> Result<(), Failed> {
+    async fn operate(&self, mut random: SeededRandom) -> Result<(), SimulationFailure> {
         let backups = match self.trouble {
             Trouble::Restored => 2,
             _ => 0,
@@ -413,7 +428,7 @@ impl Market {
         }
     }
 
-    fn back_up(&self) -> Result<(), Failed> {
+    fn back_up(&self) -> Result<(), SimulationFailure> {
         let mut backups = self.backups.borrow_mut();
         let number = backups.len() as u64 + 1;
         backup::copy(&self.site.look()?, &self.site.disk.backup(number))?;
@@ -422,7 +437,7 @@ impl Market {
     }
 
     /// The centre becomes one of its backups: all servers stop, and serve the copy.
-    async fn restore(&self, random: &mut Random) -> Result<(), Failed> {
+    async fn restore(&self, random: &mut SeededRandom) -> Result<(), SimulationFailure> {
         for host in &self.site.hosts {
             if random.percent(50) {
                 host.kill();
@@ -447,7 +462,7 @@ impl Market {
     }
 
     /// Everybody syncs until nobody's sync changes anything.
-    async fn come_to_rest(&self, random: &mut Random) -> Result<(), Failed> {
+    async fn come_to_rest(&self, random: &mut SeededRandom) -> Result<(), SimulationFailure> {
         let sellers = self.sellers.borrow().clone();
         let mut before = None;
         for _ in 0..ROUNDS {
@@ -462,12 +477,12 @@ impl Market {
             }
             before = Some(now);
         }
-        Err(Failed(format!(
+        Err(SimulationFailure(format!(
             "I6: a market does not come to rest in {ROUNDS} rounds"
         )))
     }
 
-    async fn judge(&self) -> Result<(), Failed> {
+    async fn judge(&self) -> Result<(), SimulationFailure> {
         let command = self.command().await?;
         let conflicts = command.find_conflicts(&ConflictFilter::newest(ALL)).await?;
         let centre = self.site.look()?;
@@ -531,6 +546,6 @@ impl Market {
                 _ => {}
             }
         }
-        found.map_or(Ok(()), |found| Err(Failed(found)))
+        found.map_or(Ok(()), |found| Err(SimulationFailure(found)))
     }
 }

@@ -14,10 +14,10 @@ use tidewater_remote::session::{Now, SignInRequest};
 use super::Market;
 use super::scenario::{DENIED, JUDGED, OFFICE};
 use crate::calendar::BEGIN_MS;
-use crate::failure::Failed;
-use crate::line::{Line, Said};
+use crate::failure::SimulationFailure;
+use crate::line::{ServerLine, ServerMessage};
 use crate::network::Weather;
-use crate::random::Random;
+use crate::random::SeededRandom;
 use crate::users::PASSWORD;
 
 /// How often it looks whether the market is over, and whether it is asked.
@@ -35,8 +35,8 @@ pub(super) fn refuses(text: &str) -> bool {
 pub(super) async fn provide(
     market: &Rc<Market>,
     place: usize,
-    mut random: Random,
-) -> Result<(), Failed> {
+    mut random: SeededRandom,
+) -> Result<(), SimulationFailure> {
     while !market.is_over.get() {
         serve(market, place, &mut random).await;
         sleep(Duration::from_millis(random.between(200, 1_000))).await;
@@ -45,7 +45,7 @@ pub(super) async fn provide(
 }
 
 /// As long as the connection lasts.
-async fn serve(market: &Rc<Market>, place: usize, random: &mut Random) {
+async fn serve(market: &Rc<Market>, place: usize, random: &mut SeededRandom) {
     let site = &market.site;
     let stream = site.dial_at(place, Weather::fine(random.fork()));
     let began = site.began;
@@ -56,7 +56,7 @@ async fn serve(market: &Rc<Market>, place: usize, random: &mut Random) {
             unix_ms: BEGIN_MS + i64::try_from(elapsed).unwrap_or(i64::MAX),
         }
     };
-    let mut line = Line::new(stream, false, now());
+    let mut line = ServerLine::new(stream, false, now());
     let proof = Proof::Password(PASSWORD.into());
     let signed_in = line
         .connection
@@ -79,7 +79,7 @@ async fn serve(market: &Rc<Market>, place: usize, random: &mut Random) {
             line.say(1, CallKind::Call, call.encode_to_vec(), None);
         }
         while let Some(said) = line.said.pop_front() {
-            if let Said::Call { id, call } = said
+            if let ServerMessage::Call { id, call } = said
                 && call.procedure == JUDGED
             {
                 let answer = judge(&call);

@@ -3,7 +3,7 @@
 use tidewater_centre::ScriptSpec;
 use tidewater_server::Config;
 
-use crate::failure::Failed;
+use crate::failure::SimulationFailure;
 
 /// The devices at the beginning, each with its user.
 pub(super) const DEVICES: [(&str, &str); 3] = [("ann", "ann"), ("ben", "ben"), ("tab", "ann")];
@@ -25,7 +25,7 @@ pub(super) const CHECKED: &str = "checked";
 
 /// A table of counters, from which devices and the centre take.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Counter {
+pub(super) struct CounterTable {
     pub(super) table: &'static str,
     pub(super) key: &'static str,
     pub(super) value: &'static str,
@@ -36,20 +36,20 @@ pub(super) struct Counter {
 /// Rows of counters have keys up to this one.
 pub(super) const COUNTERS_EACH: i64 = 3;
 
-pub(super) const STOCK: Counter = counter("stock", "stock_id", "quantity", Some(100));
-pub(super) const SHELF: Counter = counter("shelf", "shelf_id", "quantity", Some(12));
-pub(super) const VOUCHER: Counter = counter("voucher", "voucher_id", "amount", None);
+pub(super) const STOCK: CounterTable = counter("stock", "stock_id", "quantity", Some(100));
+pub(super) const SHELF: CounterTable = counter("shelf", "shelf_id", "quantity", Some(12));
+pub(super) const VOUCHER: CounterTable = counter("voucher", "voucher_id", "amount", None);
 
 /// All tables of counters.
-pub(super) const COUNTERS: [Counter; 3] = [STOCK, SHELF, VOUCHER];
+pub(super) const COUNTERS: [CounterTable; 3] = [STOCK, SHELF, VOUCHER];
 
 const fn counter(
     table: &'static str,
     key: &'static str,
     value: &'static str,
     begins: Option<i64>,
-) -> Counter {
-    Counter {
+) -> CounterTable {
+    CounterTable {
         table,
         key,
         value,
@@ -127,7 +127,7 @@ pub(super) const SCHEMA: &str = "
     INSERT INTO claim VALUES (1, 'a'), (2, 'b');";
 
 /// What the servers serve.
-pub(super) fn config() -> Result<Config, Failed> {
+pub(super) fn config() -> Result<Config, SimulationFailure> {
     let table = |name: &str, partition: &str, rest: &str| {
         format!("[[publication.table]]\nname = \"{name}\"\npartition = {partition}\n{rest}\n")
     };

@@ -11,14 +11,14 @@ use tidewater_remote::database::{RemoteDatabase, RowSelection};
 use super::judge;
 use super::ledger::{Differences, Ledger, add};
 use super::scenario::{
-    COUNTERS_EACH, Counter, DENIED, FAMILY, LINES, SALES, SHELF, STOCK, VOUCHER,
+    COUNTERS_EACH, CounterTable, DENIED, FAMILY, LINES, SALES, SHELF, STOCK, VOUCHER,
 };
 use super::{RENUMBERED, Trouble};
 use crate::application::{self, is_busy};
 use crate::chronicle::Chronicle;
 use crate::disks::Device;
-use crate::failure::Failed;
-use crate::random::Random;
+use crate::failure::SimulationFailure;
+use crate::random::SeededRandom;
 use crate::site::Node;
 
 /// A device of the market.
@@ -54,7 +54,11 @@ impl Seller {
     }
 
     /// Does one thing.
-    pub(super) fn act(&self, doing: &SellerTurn<'_>, random: &mut Random) -> Result<(), Failed> {
+    pub(super) fn act(
+        &self,
+        doing: &SellerTurn<'_>,
+        random: &mut SeededRandom,
+    ) -> Result<(), SimulationFailure> {
         if random.percent(12) {
             return self.decide(doing, random);
         }
@@ -99,7 +103,7 @@ impl Seller {
         &self,
         doing: &SellerTurn<'_>,
         ledger: &mut Ledger,
-        random: &mut Random,
+        random: &mut SeededRandom,
     ) -> rusqlite::Result<String> {
         let remote = self.look()?;
         match random.below(22) {
@@ -144,7 +148,7 @@ impl Seller {
         remote: &Connection,
         doing: &SellerTurn<'_>,
         ledger: &mut Ledger,
-        random: &mut Random,
+        random: &mut SeededRandom,
     ) -> rusqlite::Result<String> {
         let key = random.between(1, SALES) as i64;
         let entry = format!("{} {}", self.name, doing.number);
@@ -165,7 +169,7 @@ impl Seller {
         remote: &Connection,
         doing: &SellerTurn<'_>,
         ledger: &mut Ledger,
-        random: &mut Random,
+        random: &mut SeededRandom,
     ) -> rusqlite::Result<String> {
         let number = random.between(1, LINES) as i64;
         let sql = "SELECT sale_id, entry FROM sale WHERE entry LIKE ?1 || ' %' AND NOT EXISTS (
@@ -195,7 +199,7 @@ impl Seller {
         remote: &Connection,
         doing: &SellerTurn<'_>,
         ledger: &mut Ledger,
-        random: &mut Random,
+        random: &mut SeededRandom,
     ) -> rusqlite::Result<String> {
         let sql = "SELECT sale_id, number, family FROM sale_line WHERE entry LIKE ?1 || ' %'
                    ORDER BY entry";
@@ -220,7 +224,7 @@ impl Seller {
         &self,
         remote: &Connection,
         doing: &SellerTurn<'_>,
-        random: &mut Random,
+        random: &mut SeededRandom,
     ) -> rusqlite::Result<String> {
         let text = match random.percent(25) {
             true => format!("{DENIED} {} {}", self.name, doing.number),
@@ -243,7 +247,11 @@ impl Seller {
 
     /// Decides about something that was refused: a sale gets a new number, anything else is sent
     /// again.
-    fn decide(&self, doing: &SellerTurn<'_>, random: &mut Random) -> Result<(), Failed> {
+    fn decide(
+        &self,
+        doing: &SellerTurn<'_>,
+        random: &mut SeededRandom,
+    ) -> Result<(), SimulationFailure> {
         let decided =
             self.node
                 .with_file(|database: &mut RemoteDatabase| -> Result<_, RemoteError> {
@@ -283,11 +291,11 @@ impl Seller {
     fn take(
         &self,
         remote: &Connection,
-        counter: Counter,
+        counter: CounterTable,
         ledger: &mut Ledger,
-        random: &mut Random,
+        random: &mut SeededRandom,
     ) -> rusqlite::Result<String> {
-        let Counter {
+        let CounterTable {
             table, key, value, ..
         } = counter;
         let row = random.between(1, COUNTERS_EACH as u64) as i64;

@@ -87,12 +87,12 @@ impl Exact {
 }
 
 /// The stream of a connection as its server has it.
-pub(super) struct Watched {
+pub(super) struct WatchedStream {
     pub(super) stream: DuplexStream,
     pub(super) exact: Arc<Exact>,
 }
 
-impl AsyncRead for Watched {
+impl AsyncRead for WatchedStream {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -105,7 +105,7 @@ impl AsyncRead for Watched {
     }
 }
 
-impl AsyncWrite for Watched {
+impl AsyncWrite for WatchedStream {
     fn poll_write(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,

@@ -14,7 +14,7 @@ use tidewater_server::Signal;
 use tidewater_server::fuzzing::{Carry, Exchanges};
 
 use super::Address;
-use super::exact::{Exact, Spoken, Watched};
+use super::exact::{Exact, Spoken, WatchedStream};
 use crate::chronicle::Chronicle;
 use crate::defects::Numbers;
 use crate::server_life::Life;
@@ -36,7 +36,7 @@ struct Inner {
 }
 
 /// What a server says to a request.
-pub(super) enum Said {
+pub(super) enum InletReply {
     Reply(ExchangeReply, Arc<Exact>),
     /// It takes nobody any more: a balancer looks for another one.
     Unavailable,
@@ -71,18 +71,18 @@ impl Inlet {
         name: String,
         spoken: &Spoken,
         chronicle: &Rc<Chronicle>,
-    ) -> Option<Said> {
+    ) -> Option<InletReply> {
         let (inner, shown) = (&self.0, PeerCertificates::default());
         let known = request.session.as_deref();
         let found = inner.exchanges.find(known, request.number, &shown);
         let Ok(found) = found else {
-            return Some(Said::Refused);
+            return Some(InletReply::Refused);
         };
         let (name, session) = match (request.session, found) {
             (Some(name), Some(session)) => (name, session),
             _ => {
                 if !inner.address.is_open() {
-                    return Some(Said::Unavailable);
+                    return Some(InletReply::Unavailable);
                 }
                 let (session, stream) = inner.exchanges.begin(name.clone(), shown);
                 let exact = Exact::new(spoken.clone());
@@ -90,7 +90,7 @@ impl Inlet {
                     .judged
                     .borrow_mut()
                     .insert(name.clone(), exact.clone());
-                inner.address.enter(Watched { stream, exact });
+                inner.address.enter(WatchedStream { stream, exact });
                 self.sweep();
                 (name, session)
             }
@@ -113,7 +113,7 @@ impl Inlet {
             };
             inner.asked.set(inner.asked.get() - 1);
             let Ok(carry) = answer? else {
-                return Some(Said::Refused);
+                return Some(InletReply::Refused);
             };
             let carry = match is_forgotten {
                 true => Carry::default(),
@@ -129,7 +129,7 @@ impl Inlet {
             if let Some(found) = exact.found() {
                 chronicle.failed(found);
             }
-            Some(Said::Reply(reply, exact))
+            Some(InletReply::Reply(reply, exact))
         };
         spawn_local(task).await.ok().flatten()
     }

@@ -9,8 +9,8 @@ use tokio::time::{sleep, timeout};
 
 use tidewater_server::Signal;
 
-use super::{Fault, Kind, OVERTAKEN, REPLAYED, WIRE_BYTES, Way, Weather};
-use crate::random::Random;
+use super::{ConnectionRoute, FaultKind, NetworkFault, OVERTAKEN, REPLAYED, WIRE_BYTES, Weather};
+use crate::random::SeededRandom;
 
 /// Longer than every deadline of either side.
 const FOREVER: Duration = Duration::from_secs(3 * 60 * 60);
@@ -22,10 +22,15 @@ const GIVEN_UP: Duration = Duration::from_secs(2 * 60);
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Carries bytes both ways until both ends are done or something happens.
-pub(super) fn carry(near: DuplexStream, far: DuplexStream, mut weather: Weather, way: &Way) {
+pub(super) fn carry(
+    near: DuplexStream,
+    far: DuplexStream,
+    mut weather: Weather,
+    way: &ConnectionRoute,
+) {
     let (near_read, near_write) = tokio::io::split(near);
     let (far_read, far_write) = tokio::io::split(far);
-    let cut = Rc::new(Signal::new(Ending::None));
+    let cut = Rc::new(Signal::new(EarlyEnd::None));
     for (up, reader, writer) in [(true, near_read, far_write), (false, far_read, near_write)] {
         let lane = Lane {
             up,
@@ -47,7 +52,7 @@ pub(super) fn carry(near: DuplexStream, far: DuplexStream, mut weather: Weather,
 
 /// How a connection ended before its time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Ending {
+enum EarlyEnd {
     None,
     Cut,
     /// The way up goes on after so long.
@@ -60,16 +65,16 @@ struct Lane {
     reader: ReadHalf<DuplexStream>,
     writer: Option<WriteHalf<DuplexStream>>,
     passed: usize,
-    fault: Option<Fault>,
+    fault: Option<NetworkFault>,
     /// What had arrived when the connection ended for the remote alone.
     held: Option<Vec<u8>>,
     latency_ms: u64,
     piece: u64,
-    random: Random,
-    cut: Rc<Signal<Ending>>,
+    random: SeededRandom,
+    cut: Rc<Signal<EarlyEnd>>,
     /// All that was sent, if it is to be sent once more.
     sent: Option<Vec<u8>>,
-    way: Way,
+    way: ConnectionRoute,
 }
 
 impl Lane {
@@ -101,10 +106,10 @@ impl Lane {
             biased;
             // The end of a process is the end of its connections.
             () = server.ended() => return,
-            ending = cut.wait_for(|ending| ending != Ending::None) => ending,
+            ending = cut.wait_for(|ending| ending != EarlyEnd::None) => ending,
             () = self.pass() => return,
         };
-        if let (Ending::Linger(ms), true) = (ending, self.up) {
+        if let (EarlyEnd::Linger(ms), true) = (ending, self.up) {
             tokio::select! {
                 biased;
                 () = server.ended() => {}
@@ -182,15 +187,15 @@ impl Lane {
         }
     }
 
-    async fn strike(&mut self, kind: Kind, piece: Vec<u8>) -> io::Result<()> {
+    async fn strike(&mut self, kind: FaultKind, piece: Vec<u8>) -> io::Result<()> {
         match kind {
-            Kind::Cut => self.end(Ending::Cut).await,
-            Kind::Linger { ms } => {
+            FaultKind::Cut => self.end(EarlyEnd::Cut).await,
+            FaultKind::Linger { ms } => {
                 self.held = self.up.then_some(piece);
                 self.way.trace.outlives();
-                self.end(Ending::Linger(ms)).await
+                self.end(EarlyEnd::Linger(ms)).await
             }
-            Kind::Silence => {
+            FaultKind::Silence => {
                 self.way.trace.outlives();
                 if !self.up {
                     // Until the server has given up.
@@ -201,16 +206,16 @@ impl Lane {
                 sleep(FOREVER).await;
                 Err(io::ErrorKind::TimedOut.into())
             }
-            Kind::Delay { ms } => {
+            FaultKind::Delay { ms } => {
                 sleep(Duration::from_millis(ms)).await;
                 self.send(piece).await
             }
-            Kind::Damage(_) => Err(io::ErrorKind::InvalidData.into()),
+            FaultKind::Damage(_) => Err(io::ErrorKind::InvalidData.into()),
         }
     }
 
     /// Ends both directions; this future is dropped at its next wait.
-    async fn end(&self, ending: Ending) -> io::Result<()> {
+    async fn end(&self, ending: EarlyEnd) -> io::Result<()> {
         self.cut.set(ending);
         std::future::pending().await
     }

@@ -19,7 +19,7 @@ use tidewater_server::environment::{
 };
 
 use crate::chronicle::Chronicle;
-use crate::random::Random;
+use crate::random::SeededRandom;
 use crate::server_life::Life;
 
 pub(crate) use inlet::Inlet;
@@ -31,7 +31,7 @@ const WIRE_BYTES: usize = 4_096;
 
 /// What happens to a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum FaultKind {
     /// It ends for both sides.
     Cut,
     /// It ends for the remote; what it sent reaches the server so much later.
@@ -79,15 +79,15 @@ const TWO_SERVERS: &str = "two servers served a remote at once";
 
 /// Every kind of fault of the network.
 pub(crate) const KINDS: &[&str] = &[
-    Kind::Cut.name(),
-    Kind::Linger { ms: 0 }.name(),
-    Kind::Silence.name(),
-    Kind::Delay { ms: 0 }.name(),
-    Kind::Damage(Damage::Lost).name(),
-    Kind::Damage(Damage::Doubled).name(),
-    Kind::Damage(Damage::Swapped).name(),
-    Kind::Damage(Damage::Truncated).name(),
-    Kind::Damage(Damage::Corrupted).name(),
+    FaultKind::Cut.name(),
+    FaultKind::Linger { ms: 0 }.name(),
+    FaultKind::Silence.name(),
+    FaultKind::Delay { ms: 0 }.name(),
+    FaultKind::Damage(Damage::Lost).name(),
+    FaultKind::Damage(Damage::Doubled).name(),
+    FaultKind::Damage(Damage::Swapped).name(),
+    FaultKind::Damage(Damage::Truncated).name(),
+    FaultKind::Damage(Damage::Corrupted).name(),
     TRICKLED,
     REPLAYED,
     OVERTAKEN,
@@ -100,35 +100,35 @@ pub(crate) const KINDS: &[&str] = &[
     requests::ELSEWHERE,
 ];
 
-impl Kind {
+impl FaultKind {
     const fn name(self) -> &'static str {
         match self {
-            Kind::Cut => "connection cut at a byte",
-            Kind::Linger { .. } => "connection outlived by its bytes",
-            Kind::Silence => "connection silenced",
-            Kind::Delay { .. } => "message delayed",
-            Kind::Damage(Damage::Lost) => "message lost",
-            Kind::Damage(Damage::Doubled) => "message duplicated",
-            Kind::Damage(Damage::Swapped) => "message reordered",
-            Kind::Damage(Damage::Truncated) => "message truncated",
-            Kind::Damage(Damage::Corrupted) => "message corrupted",
+            FaultKind::Cut => "connection cut at a byte",
+            FaultKind::Linger { .. } => "connection outlived by its bytes",
+            FaultKind::Silence => "connection silenced",
+            FaultKind::Delay { .. } => "message delayed",
+            FaultKind::Damage(Damage::Lost) => "message lost",
+            FaultKind::Damage(Damage::Doubled) => "message duplicated",
+            FaultKind::Damage(Damage::Swapped) => "message reordered",
+            FaultKind::Damage(Damage::Truncated) => "message truncated",
+            FaultKind::Damage(Damage::Corrupted) => "message corrupted",
         }
     }
 }
 
 /// What happens, after how many bytes of a direction.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Fault {
+pub(crate) struct NetworkFault {
     /// From the remote to the server, or back.
     pub(crate) up: bool,
     pub(crate) after: usize,
-    pub(crate) kind: Kind,
+    pub(crate) kind: FaultKind,
 }
 
 /// The network of one connection.
 #[derive(Clone, Debug)]
 pub(crate) struct Weather {
-    pub(crate) fault: Option<Fault>,
+    pub(crate) fault: Option<NetworkFault>,
     /// Each piece takes up to so long.
     pub(crate) latency_ms: u64,
     /// Pieces have up to so many bytes.
@@ -139,11 +139,11 @@ pub(crate) struct Weather {
     pub(crate) last_is_lost: bool,
     /// Where it consists of requests, something happens to a third as many of a hundred.
     pub(crate) rough: u64,
-    pub(crate) random: Random,
+    pub(crate) random: SeededRandom,
 }
 
 impl Weather {
-    pub(crate) fn fine(random: Random) -> Weather {
+    pub(crate) fn fine(random: SeededRandom) -> Weather {
         Weather {
             fault: None,
             latency_ms: 4,
@@ -156,20 +156,20 @@ impl Weather {
     }
 
     /// Bad with this many chances in a hundred.
-    pub(crate) fn any(random: &mut Random, percent: u64) -> Weather {
+    pub(crate) fn any(random: &mut SeededRandom, percent: u64) -> Weather {
         let kind = match random.below(10) {
-            0..=2 => Kind::Linger {
+            0..=2 => FaultKind::Linger {
                 ms: random.below(40_000),
             },
-            3 => Kind::Silence,
-            4 => Kind::Delay {
+            3 => FaultKind::Silence,
+            4 => FaultKind::Delay {
                 ms: random.below(60_000),
             },
-            5 | 6 => Kind::Damage(random.pick(Damage::ALL).unwrap_or(Damage::Corrupted)),
-            _ => Kind::Cut,
+            5 | 6 => FaultKind::Damage(random.pick(Damage::ALL).unwrap_or(Damage::Corrupted)),
+            _ => FaultKind::Cut,
         };
         let most = [64, 1_200, 6_000][usize::try_from(random.below(3)).unwrap_or(0)];
-        let fault = Fault {
+        let fault = NetworkFault {
             up: random.percent(50),
             after: usize::try_from(random.below(most)).unwrap_or(0),
             kind,
@@ -189,7 +189,7 @@ impl Weather {
 
 /// From whom to whom a connection goes.
 #[derive(Clone)]
-pub(crate) struct Way {
+pub(crate) struct ConnectionRoute {
     pub(crate) server: Arc<Life>,
     pub(crate) trace: Rc<Trace>,
     /// Connects to any server.
@@ -206,7 +206,7 @@ pub(crate) struct Address(Arc<Mutex<Option<Arrivals>>>);
 
 impl Address {
     /// A connection in this weather; `None` if nobody listens.
-    pub(crate) fn dial(&self, weather: Weather, way: Way) -> Option<DuplexStream> {
+    pub(crate) fn dial(&self, weather: Weather, way: ConnectionRoute) -> Option<DuplexStream> {
         let (theirs, far) = tokio::io::duplex(WIRE_BYTES);
         let (near, ours) = tokio::io::duplex(WIRE_BYTES);
         let waiting = self.0.lock().ok()?.clone()?;

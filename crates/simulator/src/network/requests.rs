@@ -15,9 +15,9 @@ use tidewater_carrier::exchange_client::{ExchangeClient, ExchangeReply, Exchange
 use tidewater_carrier::{HOLD, LATE, TRIES, pause_after};
 
 use super::exact::{Exact, Spoken};
-use super::inlet::{Inlet, Said};
-use super::{Fault, Kind, REPLAYED, WIRE_BYTES, Way, Weather};
-use crate::random::Random;
+use super::inlet::{Inlet, InletReply};
+use super::{ConnectionRoute, FaultKind, NetworkFault, REPLAYED, WIRE_BYTES, Weather};
+use crate::random::SeededRandom;
 
 /// A request does not arrive.
 pub(super) const LOST: &str = "request lost";
@@ -73,40 +73,45 @@ enum Luck {
 
 /// What is heard of a request that went once.
 enum Heard {
-    Said(Said),
+    Said(InletReply),
     Nothing,
 }
 
 /// The client of one connection.
 struct Client {
-    way: Way,
+    way: ConnectionRoute,
     farm: Farm,
     /// Where the balancer brings its requests.
     place: Cell<usize>,
     /// How many of a hundred requests something happens to.
     rough: u64,
     latency_ms: u64,
-    fault: Cell<Option<Fault>>,
+    fault: Cell<Option<NetworkFault>>,
     /// Bytes that went up, and down.
     passed: [Cell<usize>; 2],
     /// Nothing passes any more; whether that is told.
-    broken: Cell<Option<Told>>,
+    broken: Cell<Option<EndNotice>>,
     /// The largest number that has arrived.
     newest: Cell<u64>,
-    random: RefCell<Random>,
+    random: RefCell<SeededRandom>,
     spoken: Spoken,
     /// All requests, if they are to go once more.
     sent: Option<RefCell<Vec<ExchangeRequest>>>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Told {
+enum EndNotice {
     AtOnce,
     Never,
 }
 
 /// A connection in requests, the first of which goes to this place.
-pub(crate) fn dial(place: usize, weather: Weather, way: Way, farm: Farm) -> DuplexStream {
+pub(crate) fn dial(
+    place: usize,
+    weather: Weather,
+    way: ConnectionRoute,
+    farm: Farm,
+) -> DuplexStream {
     let (near, ours) = tokio::io::duplex(WIRE_BYTES);
     let client = Rc::new(Client {
         way,
@@ -203,9 +208,9 @@ impl Client {
                 sleep(pause_after(tries - 1)).await;
             }
             match self.go(&request, tries == 1).await {
-                Heard::Said(Said::Reply(reply, exact)) => return Some((reply, exact)),
-                Heard::Said(Said::Refused) => return None,
-                Heard::Said(Said::Unavailable) | Heard::Nothing => {}
+                Heard::Said(InletReply::Reply(reply, exact)) => return Some((reply, exact)),
+                Heard::Said(InletReply::Refused) => return None,
+                Heard::Said(InletReply::Unavailable) | Heard::Nothing => {}
             }
         }
         None
@@ -248,14 +253,18 @@ impl Client {
         if !self.passes(false, request).await {
             return Heard::Nothing;
         }
-        if let Said::Reply(reply, _) = &said {
+        if let InletReply::Reply(reply, _) = &said {
             self.passed[1].set(self.passed[1].get() + reply.body.len());
         }
         Heard::Said(said)
     }
 
     /// Brings a request to a server, or to another one if that is gone.
-    async fn deliver(self: &Rc<Self>, request: ExchangeRequest, place: usize) -> Option<Said> {
+    async fn deliver(
+        self: &Rc<Self>,
+        request: ExchangeRequest,
+        place: usize,
+    ) -> Option<InletReply> {
         let places = (0..self.farm.places).map(|it| (place + it) % self.farm.places);
         let mut open = places.filter_map(|place| {
             let inlet = (self.farm.inlet)(place)?;
@@ -301,7 +310,11 @@ impl Client {
     }
 
     /// As [`Client::deliver`], but that no balancer learns from it.
-    async fn deliver_copy(self: &Rc<Self>, request: ExchangeRequest, place: usize) -> Option<Said> {
+    async fn deliver_copy(
+        self: &Rc<Self>,
+        request: ExchangeRequest,
+        place: usize,
+    ) -> Option<InletReply> {
         let kept = self.place.get();
         let said = self.deliver(request, place).await;
         self.place.set(kept);
@@ -363,7 +376,7 @@ impl Client {
     /// What happens to the connection as a whole. Whether the request, or its answer, passes.
     async fn passes(self: &Rc<Self>, up: bool, request: &ExchangeRequest) -> bool {
         if let Some(told) = self.broken.get() {
-            if told == Told::Never {
+            if told == EndNotice::Never {
                 sleep(HOLD + LATE).await;
             }
             return false;
@@ -372,32 +385,32 @@ impl Client {
         if up {
             passed.set(passed.get() + request.body.len());
         }
-        let due = |it: &Fault| it.up == up && it.after <= passed.get();
+        let due = |it: &NetworkFault| it.up == up && it.after <= passed.get();
         let Some(fault) = self.fault.get().filter(due) else {
             return true;
         };
         self.fault.set(None);
         self.way.chronicle.fault(fault.kind.name());
         match fault.kind {
-            Kind::Cut => self.broken.set(Some(Told::AtOnce)),
-            Kind::Linger { ms } => {
-                self.broken.set(Some(Told::AtOnce));
+            FaultKind::Cut => self.broken.set(Some(EndNotice::AtOnce)),
+            FaultKind::Linger { ms } => {
+                self.broken.set(Some(EndNotice::AtOnce));
                 self.way.trace.outlives();
                 if up {
                     self.copy(request.clone(), ms);
                 }
             }
-            Kind::Silence => {
-                self.broken.set(Some(Told::Never));
+            FaultKind::Silence => {
+                self.broken.set(Some(EndNotice::Never));
                 self.way.trace.outlives();
                 sleep(HOLD + LATE).await;
             }
-            Kind::Delay { ms } => {
+            FaultKind::Delay { ms } => {
                 sleep(Duration::from_millis(ms)).await;
                 return true;
             }
             // Whoever receives it notices, and the request goes again.
-            Kind::Damage(_) => {}
+            FaultKind::Damage(_) => {}
         }
         false
     }

@@ -9,7 +9,7 @@ use serde_json::{Map, Value as Json, json};
 
 use crate::chronicle::Chronicle;
 use crate::defects;
-use crate::random::Random;
+use crate::random::SeededRandom;
 
 const CHANGED: &str = "row changed by a handler";
 const REFUSED: &str = "row refused by a handler";
@@ -26,7 +26,7 @@ const EASED: &str = "eased";
 
 /// What it says of a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Said {
+pub(crate) enum BackendVerdict {
     Apply,
     Change,
     Refuse,
@@ -34,16 +34,16 @@ pub(crate) enum Said {
 }
 
 /// What it says of a row with this text.
-pub(crate) fn says(text: &str, is_delete: bool) -> Said {
+pub(crate) fn says(text: &str, is_delete: bool) -> BackendVerdict {
     let number = text
         .rsplit(' ')
         .next()
         .and_then(|it| it.parse::<u64>().ok());
     match number.unwrap_or_default() % 8 {
-        1 => Said::Handled,
-        2 => Said::Refuse,
-        3 | 4 if !is_delete => Said::Change,
-        _ => Said::Apply,
+        1 => BackendVerdict::Handled,
+        2 => BackendVerdict::Refuse,
+        3 | 4 if !is_delete => BackendVerdict::Change,
+        _ => BackendVerdict::Apply,
     }
 }
 
@@ -67,7 +67,7 @@ pub(crate) struct Effect {
     pub(crate) key: i64,
     /// What the row was to be; `None`: it was to go.
     pub(crate) new: Option<String>,
-    pub(crate) said: Said,
+    pub(crate) said: BackendVerdict,
 }
 
 /// All that it remembers.
@@ -81,7 +81,7 @@ impl Backend {
 }
 
 /// Whether it takes longer than anybody waits.
-pub(super) fn dawdles(chronicle: &Chronicle, may_fail: bool, random: &mut Random) -> bool {
+pub(super) fn dawdles(chronicle: &Chronicle, may_fail: bool, random: &mut SeededRandom) -> bool {
     let is_slow = may_fail && random.percent(10);
     if is_slow {
         chronicle.fault(SLOW);
@@ -94,7 +94,7 @@ pub(super) fn judge(
     backend: &mut Backend,
     request: &str,
     (chronicle, may_fail): (&Chronicle, bool),
-    random: &mut Random,
+    random: &mut SeededRandom,
 ) -> String {
     let request: Json = serde_json::from_str(request).unwrap_or_default();
     let rows = request["rows"].as_array().cloned().unwrap_or_default();
@@ -143,19 +143,19 @@ fn judge_row(backend: &mut Backend, row: &Json, chronicle: &Chronicle) -> Json {
     let mut answer = Map::new();
     answer.insert("idempotency_key".into(), key.into());
     let verdict = match effect.said {
-        Said::Apply => "apply",
-        Said::Change => {
+        BackendVerdict::Apply => "apply",
+        BackendVerdict::Change => {
             chronicle.fault(CHANGED);
             let text = effect.new.as_deref().map(eased);
             answer.insert("new".into(), json!({ "note": text }));
             "change"
         }
-        Said::Refuse => {
+        BackendVerdict::Refuse => {
             chronicle.fault(REFUSED);
             answer.insert("reason".into(), "not so".into());
             "refuse"
         }
-        Said::Handled => {
+        BackendVerdict::Handled => {
             chronicle.fault(HANDLED);
             "handled"
         }

@@ -12,10 +12,10 @@ use tidewater_protocol::message::{Argument, ArgumentValue, Call};
 
 use super::{call_over, call_with, sign_in};
 use crate::application::{What, Wish, new_key};
-use crate::failure::Failed;
-use crate::line::Called;
+use crate::failure::SimulationFailure;
+use crate::line::CallEnd;
 use crate::network::Weather;
-use crate::random::Random;
+use crate::random::SeededRandom;
 use crate::scenario::FETCHED;
 use crate::users::OFFICE;
 use crate::world::World;
@@ -25,9 +25,9 @@ pub(super) const CALLED: &str = "call of a program answered";
 /// Calls so many times, one thing after the other. What is done, by the tokens.
 pub(crate) async fn call(
     world: &Rc<World>,
-    mut random: Random,
+    mut random: SeededRandom,
     times: u64,
-) -> Result<Vec<Wish>, Failed> {
+) -> Result<Vec<Wish>, SimulationFailure> {
     let mut done = Vec::new();
     for number in 1..=times {
         sleep(Duration::from_millis(random.below(6_000))).await;
@@ -61,20 +61,24 @@ fn publish(token: &str) -> Call {
 }
 
 /// Whether it is done.
-async fn until_told(world: &Rc<World>, call: &Call, random: &mut Random) -> Result<bool, Failed> {
+async fn until_told(
+    world: &Rc<World>,
+    call: &Call,
+    random: &mut SeededRandom,
+) -> Result<bool, SimulationFailure> {
     loop {
         let weather = Weather::any(random, world.plan.faults);
         if let Some(mut line) = sign_in(world, None, weather).await? {
             let called = call_over(&mut line, world, call).await?;
             line.hang_up().await;
             match called {
-                Called::Answered(_) => return Ok(true),
-                Called::Failed(failed) if !failed.code().is_some_and(Code::is_transient) => {
+                CallEnd::Answered(_) => return Ok(true),
+                CallEnd::Failed(failed) if !failed.code().is_some_and(Code::is_transient) => {
                     let note = format!("{OFFICE}: {} fails: {failed}", call.procedure);
                     world.chronicle.note(&note);
                     return Ok(false);
                 }
-                Called::Failed(_) | Called::Lost => {}
+                CallEnd::Failed(_) | CallEnd::Lost => {}
             }
         }
         sleep(Duration::from_millis(random.between(200, 3_000))).await;

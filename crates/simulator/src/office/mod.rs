@@ -11,22 +11,25 @@ use futures_util::future::try_join_all;
 use tidewater_protocol::message::{Argument, ArgumentValue, Call, Proof};
 use tidewater_remote::session::SignInRequest;
 
-use crate::failure::Failed;
-use crate::line::{Called, Line};
+use crate::failure::SimulationFailure;
+use crate::line::{CallEnd, ServerLine};
 use crate::network::Weather;
-use crate::random::Random;
+use crate::random::SeededRandom;
 use crate::users::OFFICE;
 use crate::users::PASSWORD;
 use crate::world::World;
 
-pub(crate) use backend::{Backend, KINDS as HANDLING, Said, eased, is_eased, says};
+pub(crate) use backend::{Backend, KINDS as HANDLING, ServerMessage, eased, is_eased, says};
 pub(crate) use caller::call;
 
 /// Every kind of thing that happens to programs.
 pub(crate) const KINDS: &[&str] = &[provider::DIED_BEFORE, provider::DIED_AFTER, caller::CALLED];
 
 /// Provides, on every server, until everything is over.
-pub(crate) async fn provide(world: &Rc<World>, mut random: Random) -> Result<(), Failed> {
+pub(crate) async fn provide(
+    world: &Rc<World>,
+    mut random: SeededRandom,
+) -> Result<(), SimulationFailure> {
     let places = 0..world.hosts.len() + 1;
     let providers = places.map(|place| provider::work(world, place, random.fork()));
     try_join_all(providers).await.map(drop)
@@ -37,14 +40,14 @@ async fn sign_in(
     world: &Rc<World>,
     place: Option<usize>,
     weather: Weather,
-) -> Result<Option<Line>, Failed> {
+) -> Result<Option<ServerLine>, SimulationFailure> {
     let last_is_lost = weather.last_is_lost;
     let stream = match place {
         Some(place) => world.dial_at(place, weather),
         None => world.dial(weather, &Rc::default()),
     };
     let now = || world.now();
-    let mut line = Line::new(stream, last_is_lost, now());
+    let mut line = ServerLine::new(stream, last_is_lost, now());
     let proof = Proof::Password(PASSWORD.into());
     let signed_in = line
         .connection
@@ -70,7 +73,11 @@ fn call_with(procedure: &str, arguments: &[(&str, &str)]) -> Call {
     }
 }
 
-async fn call_over(line: &mut Line, world: &World, call: &Call) -> Result<Called, Failed> {
+async fn call_over(
+    line: &mut ServerLine,
+    world: &World,
+    call: &Call,
+) -> Result<CallEnd, SimulationFailure> {
     let now = || world.now();
     line.call(world.began, &now, call, None).await
 }

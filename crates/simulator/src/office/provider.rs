@@ -12,10 +12,10 @@ use tidewater_protocol::{Code, ColumnType, Datum};
 use super::{backend, call_over, call_with, sign_in};
 use crate::application::{self, is_busy};
 use crate::besides::JUDGED;
-use crate::failure::Failed;
-use crate::line::{Called, Line, Said};
+use crate::failure::SimulationFailure;
+use crate::line::{CallEnd, ServerLine, ServerMessage};
 use crate::network::Weather;
-use crate::random::Random;
+use crate::random::SeededRandom;
 use crate::scenario::{FETCHED, REPEATED};
 use crate::world::World;
 
@@ -35,8 +35,8 @@ const TRIES: usize = 5;
 pub(super) async fn work(
     world: &Rc<World>,
     place: usize,
-    mut random: Random,
-) -> Result<(), Failed> {
+    mut random: SeededRandom,
+) -> Result<(), SimulationFailure> {
     while !world.is_over() {
         let is_healed = world.is_healed();
         let weather = match is_healed {
@@ -59,16 +59,16 @@ pub(super) async fn work(
 /// As long as the connection and the program last; over a bad line no longer than there are any.
 async fn serve(
     world: &Rc<World>,
-    mut line: Line,
+    mut line: ServerLine,
     is_good: bool,
-    random: &mut Random,
-) -> Result<(), Failed> {
+    random: &mut SeededRandom,
+) -> Result<(), SimulationFailure> {
     let judged = world.plan.besides().is_judged.then_some(JUDGED);
     for name in [FETCHED, REPEATED].into_iter().chain(judged) {
         let provide = call_with("tidewater.provide", &[("name", name)]);
         if !matches!(
             call_over(&mut line, world, &provide).await?,
-            Called::Answered(_)
+            CallEnd::Answered(_)
         ) {
             return Ok(());
         }
@@ -80,7 +80,7 @@ async fn serve(
             line.wait(world.began, &now, Some(until)).await;
             continue;
         };
-        let Said::Call { id, call } = said else {
+        let ServerMessage::Call { id, call } = said else {
             continue;
         };
         if call.procedure.starts_with("tidewater.") {
@@ -98,7 +98,8 @@ async fn serve(
         }
         line.listen();
         let mut said = line.said.iter();
-        let is_cancelled = said.any(|it| matches!(it, Said::Cancel { id: it } if *it == id));
+        let is_cancelled =
+            said.any(|it| matches!(it, ServerMessage::Cancel { id: it } if *it == id));
         // In a centre that has become another, nobody knows of the call.
         if is_cancelled || world.restorations.get() != restorations {
             continue;
@@ -124,10 +125,16 @@ async fn serve(
 }
 
 /// Has the backend judge what it is asked.
-fn judge(world: &World, call: &Call, random: &mut Random) -> Result<Option<Answer>, Failed> {
+fn judge(
+    world: &World,
+    call: &Call,
+    random: &mut SeededRandom,
+) -> Result<Option<Answer>, SimulationFailure> {
     let argument = call.arguments.first().and_then(|it| it.given.as_ref());
     let Some(ArgumentValue::Text(request) | ArgumentValue::Json(request)) = argument else {
-        return Err(Failed("a handler is asked without a request".into()));
+        return Err(SimulationFailure(
+            "a handler is asked without a request".into(),
+        ));
     };
     let answer = backend::judge(
         &mut world.backend.borrow_mut(),
@@ -139,10 +146,12 @@ fn judge(world: &World, call: &Call, random: &mut Random) -> Result<Option<Answe
 }
 
 /// Leaves the call's trace in the centre; whether it could.
-async fn perform(world: &World, call: &Call) -> Result<bool, Failed> {
+async fn perform(world: &World, call: &Call) -> Result<bool, SimulationFailure> {
     let argument = call.arguments.first().and_then(|it| it.given.as_ref());
     let Some(ArgumentValue::Text(token)) = argument else {
-        return Err(Failed("a provider is asked without arguments".into()));
+        return Err(SimulationFailure(
+            "a provider is asked without arguments".into(),
+        ));
     };
     let restorations = world.restorations.get();
     for _ in 0..TRIES {

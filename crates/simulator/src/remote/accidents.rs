@@ -2,14 +2,14 @@
 
 use std::rc::Rc;
 
-use super::{Remote, open};
+use super::{SimulatedRemote, open};
 use crate::backup;
 use crate::defects;
 use crate::disks::Device;
-use crate::failure::Failed;
+use crate::failure::SimulationFailure;
 use crate::judge::{has_table, is_untracked};
 use crate::liar::{self, LIED};
-use crate::random::Random;
+use crate::random::SeededRandom;
 use crate::tables::EDITED;
 
 const CLOCK: &str = "clock of a remote jumped";
@@ -28,9 +28,12 @@ pub(super) fn name_of_copy(name: &str) -> String {
 /// Clocks jump up to so far, either way: ten years.
 const JUMP_MS: u64 = 10 * 365 * 24 * 60 * 60 * 1_000;
 
-impl Remote {
+impl SimulatedRemote {
     /// Something happens; it may be that there are two from then on.
-    pub(super) fn accident(&self, random: &mut Random) -> Result<Option<Rc<Remote>>, Failed> {
+    pub(super) fn accident(
+        &self,
+        random: &mut SeededRandom,
+    ) -> Result<Option<Rc<SimulatedRemote>>, SimulationFailure> {
         match random.below(9) {
             // What has never synced is adopted first.
             _ if self.adopts().is_some() => self.jump(random),
@@ -49,7 +52,7 @@ impl Remote {
     }
 
     /// A tool makes a table anew; what is written from then on nobody writes down.
-    pub(super) fn rebuild(&self, random: &mut Random) -> Result<(), Failed> {
+    pub(super) fn rebuild(&self, random: &mut SeededRandom) -> Result<(), SimulationFailure> {
         if self.adopts().is_some() {
             return Ok(());
         }
@@ -71,7 +74,7 @@ impl Remote {
     }
 
     /// The user claims partitions of others.
-    fn lie(&self) -> Result<(), Failed> {
+    fn lie(&self) -> Result<(), SimulationFailure> {
         let application = self.application.borrow();
         if liar::claim_everything(application.connection())? {
             defects::lied(application.connection(), &self.world.centre_connection())?;
@@ -80,14 +83,14 @@ impl Remote {
         Ok(())
     }
 
-    fn jump(&self, random: &mut Random) {
+    fn jump(&self, random: &mut SeededRandom) {
         let ahead = random.below(2 * JUMP_MS) as i64 - JUMP_MS as i64;
         self.clock_ms.set(ahead);
         self.world.chronicle.fault(CLOCK);
     }
 
     /// Copies the file as it is now.
-    fn copy(&self) -> Result<(), Failed> {
+    fn copy(&self) -> Result<(), SimulationFailure> {
         let application = self.application.borrow();
         backup::copy(application.connection(), &self.device.path_of_copy())?;
         let ledger = self.ledger.borrow().clone();
@@ -98,7 +101,7 @@ impl Remote {
 
     /// The file becomes what it was. What was written since is lost, as the user wanted; what
     /// was pending then is pending again.
-    fn restore(&self) -> Result<(), Failed> {
+    fn restore(&self) -> Result<(), SimulationFailure> {
         let Some((ledger, asked, wishes, contests)) = self.copy.borrow().clone() else {
             return Ok(());
         };
@@ -122,13 +125,13 @@ impl Remote {
     }
 
     /// A copy of the file goes on as another remote, which does not know it yet.
-    fn split(&self, random: &mut Random) -> Result<Rc<Remote>, Failed> {
+    fn split(&self, random: &mut SeededRandom) -> Result<Rc<SimulatedRemote>, SimulationFailure> {
         let name = name_of_copy(&self.name);
         let device = Device::new(&name, random.fork());
         let path = device.application_path();
         backup::copy(self.application.borrow().connection(), &path)?;
         let authors = vec![self.name.clone(), name];
-        let twin = Remote::at(&self.world, authors, self.user, device, random.fork())?;
+        let twin = SimulatedRemote::at(&self.world, authors, self.user, device, random.fork())?;
         *twin.ledger.borrow_mut() = self.ledger.borrow().clone();
         *twin.asked.borrow_mut() = self.asked.borrow().clone();
         *twin.wishes.borrow_mut() = self.wishes.borrow().clone();
@@ -141,7 +144,7 @@ impl Remote {
     }
 
     /// What the file holds is there twice, and may take effect twice.
-    fn may_repeat(&self) -> Result<(), Failed> {
+    fn may_repeat(&self) -> Result<(), SimulationFailure> {
         self.world
             .may_repeat(self.application.borrow().connection())
     }

@@ -5,10 +5,10 @@ use std::time::Duration;
 use tidewater_remote::RemoteError;
 use tidewater_remote::database::RemoteDatabase;
 
-use super::Remote;
-use crate::failure::Failed;
+use super::SimulatedRemote;
+use crate::failure::SimulationFailure;
 use crate::judge;
-use crate::random::Random;
+use crate::random::SeededRandom;
 use crate::tables::{ASKED, REGIONS, asked};
 
 const CHANGED: &str = "parameter of a remote changed";
@@ -21,10 +21,10 @@ const NOT_ALLOWED: &str = "parameter of a remote not allowed";
 /// Every kind of thing that happens to what a remote asks for.
 pub(crate) const KINDS: &[&str] = &[CHANGED, DROPPED, WITH_PENDING, ASKED_IN_SYNC, NOT_ALLOWED];
 
-impl Remote {
+impl SimulatedRemote {
     /// The application asks for something else: mostly for what its user may have, now and then
     /// for nothing, or for what he may not.
-    pub(super) fn ask(&self, random: &mut Random) -> Result<(), Failed> {
+    pub(super) fn ask(&self, random: &mut SeededRandom) -> Result<(), SimulationFailure> {
         let own = self.world.regions(self.user)?;
         let anywhere = random.between(1, REGIONS) as i64;
         let own = random.pick(&own).unwrap_or(anywhere);
@@ -40,7 +40,7 @@ impl Remote {
 
     /// The centre does not let the remote have what it asks for. The application asks for
     /// something else, or leaves it for later.
-    pub(super) fn not_allowed(&self, random: &mut Random) -> Result<(), Failed> {
+    pub(super) fn not_allowed(&self, random: &mut SeededRandom) -> Result<(), SimulationFailure> {
         self.world.chronicle.fault(NOT_ALLOWED);
         match random.percent(50) {
             true => self.ask(random),
@@ -49,7 +49,7 @@ impl Remote {
     }
 
     /// Asks for what its user may have, if it does not.
-    pub(super) fn ask_for_own(&self) -> Result<(), Failed> {
+    pub(super) fn ask_for_own(&self) -> Result<(), SimulationFailure> {
         let asked = asked(self.application.borrow().connection())?;
         let own = self.world.regions(self.user)?;
         let may_have = |asked: &String| own.iter().any(|it| it.to_string() == *asked);
@@ -60,7 +60,7 @@ impl Remote {
     }
 
     /// Sets the parameter, or drops it, unless somebody else writes.
-    fn ask_for(&self, value: Option<String>) -> Result<(), Failed> {
+    fn ask_for(&self, value: Option<String>) -> Result<(), SimulationFailure> {
         let application = self.application.borrow();
         let remote = application.connection();
         if asked(remote)? == value {
@@ -79,7 +79,7 @@ impl Remote {
         }
         let told = asked(remote)?;
         if told != value {
-            return Err(Failed(format!(
+            return Err(SimulationFailure(format!(
                 "{value:?} was asked for, the file says {told:?}"
             )));
         }

@@ -14,13 +14,13 @@ use tidewater_remote::database::{
 };
 use tidewater_remote::session::SyncDirection;
 
-use super::Remote;
+use super::SimulatedRemote;
 use crate::defects;
 use crate::disks;
-use crate::failure::Failed;
-use crate::line::{Called, Line, Said};
+use crate::failure::SimulationFailure;
+use crate::line::{CallEnd, ServerLine, ServerMessage};
 use crate::network::Weather;
-use crate::random::Random;
+use crate::random::SeededRandom;
 
 const ANSWERED: &str = "row of an outbox executed";
 const REFUSED: &str = "row of an outbox refused";
@@ -40,35 +40,35 @@ pub(crate) const KINDS: &[&str] = &[
 const GLANCE: Duration = Duration::from_secs(1);
 
 /// Why nothing more is called.
-enum Broken {
+enum CallStop {
     /// The connection is lost, or the file cannot be written: the next sync goes on.
     Off,
-    Promise(Failed),
+    Promise(SimulationFailure),
 }
 
-impl From<Failed> for Broken {
-    fn from(failed: Failed) -> Broken {
-        Broken::Promise(failed)
+impl From<SimulationFailure> for CallStop {
+    fn from(failed: SimulationFailure) -> CallStop {
+        CallStop::Promise(failed)
     }
 }
 
-impl From<RemoteError> for Broken {
-    fn from(_: RemoteError) -> Broken {
-        Broken::Off
+impl From<RemoteError> for CallStop {
+    fn from(_: RemoteError) -> CallStop {
+        CallStop::Off
     }
 }
 
-impl Remote {
+impl SimulatedRemote {
     /// Executes the outbox if changes go up, then fills the inbox if they come down. Whether the
     /// connection is of use after that; otherwise it is gone.
     pub(super) async fn call_over(
         &self,
-        line: &mut Option<Line>,
+        line: &mut Option<ServerLine>,
         direction: SyncDirection,
         handle: &RefCell<Option<RemoteDatabase>>,
-        random: &mut Random,
-    ) -> Result<bool, Failed> {
-        let gone = |what: &str| Failed(what.into());
+        random: &mut SeededRandom,
+    ) -> Result<bool, SimulationFailure> {
+        let gone = |what: &str| SimulationFailure(what.into());
         let mut here = line.take().ok_or_else(|| gone("there is no connection"))?;
         let database = handle.borrow_mut().take();
         let mut database = database.ok_or_else(|| gone("two sessions have one handle"))?;
@@ -77,7 +77,7 @@ impl Remote {
         self.threaten(random);
         let called = tokio::select! {
             biased;
-            () = process.ended() => Err(Broken::Off),
+            () = process.ended() => Err(CallStop::Off),
             called = self.calls(&mut here, direction, &mut database) => called,
         };
         self.device.calm(&self.world.chronicle);
@@ -94,20 +94,20 @@ impl Remote {
                 *line = Some(here);
                 Ok(true)
             }
-            Err(Broken::Off) => {
+            Err(CallStop::Off) => {
                 here.hang_up().await;
                 Ok(false)
             }
-            Err(Broken::Promise(failed)) => Err(failed),
+            Err(CallStop::Promise(failed)) => Err(failed),
         }
     }
 
     async fn calls(
         &self,
-        line: &mut Line,
+        line: &mut ServerLine,
         direction: SyncDirection,
         database: &mut RemoteDatabase,
-    ) -> Result<(), Broken> {
+    ) -> Result<(), CallStop> {
         if direction != SyncDirection::DownloadOnly {
             self.empty_outbox(line, database).await?;
         }
@@ -121,9 +121,9 @@ impl Remote {
 
     async fn empty_outbox(
         &self,
-        line: &mut Line,
+        line: &mut ServerLine,
         database: &mut RemoteDatabase,
-    ) -> Result<(), Broken> {
+    ) -> Result<(), CallStop> {
         let chronicle = &self.world.chronicle;
         defects::before_outbox(self.application.borrow().connection());
         let (mut emptying, mut outcome) = (OutboxRun::default(), None);
@@ -131,18 +131,18 @@ impl Remote {
             let now_ms = self.now().unix_ms;
             let was_lost = matches!(outcome, Some(OutboxOutcome::Lost { .. }));
             let Some(next) = database.next_of_outbox(&mut emptying, outcome, now_ms)? else {
-                return if was_lost { Err(Broken::Off) } else { Ok(()) };
+                return if was_lost { Err(CallStop::Off) } else { Ok(()) };
             };
             let called = self.call(line, &next.call, next.within_ms).await?;
             let (name, id) = (&self.name, next.id);
             let what = &next.call.procedure;
             outcome = Some(match called {
-                Called::Answered(answer) => {
+                CallEnd::Answered(answer) => {
                     chronicle.note(&format!("{name}: {id}, {what}, is answered"));
                     chronicle.fault(ANSWERED);
                     OutboxOutcome::Answered(answer)
                 }
-                Called::Failed(failed) => {
+                CallEnd::Failed(failed) => {
                     chronicle.note(&format!("{name}: {id}, {what}, fails: {failed}"));
                     let code = failed.code();
                     chronicle.fault(match code.is_some_and(Code::is_transient) {
@@ -151,7 +151,7 @@ impl Remote {
                     });
                     OutboxOutcome::Failed(failed)
                 }
-                Called::Lost => {
+                CallEnd::Lost => {
                     chronicle.fault(UNKNOWN);
                     OutboxOutcome::Lost {
                         code: Code::ConnectionLost,
@@ -165,15 +165,15 @@ impl Remote {
     /// Gets all new events of an interest.
     async fn fetch(
         &self,
-        line: &mut Line,
+        line: &mut ServerLine,
         database: &mut RemoteDatabase,
         interest: &mut EventInterest,
-    ) -> Result<(), Broken> {
+    ) -> Result<(), CallStop> {
         loop {
             let answer = match self.call(line, &interest.call(), None).await? {
-                Called::Answered(answer) => answer,
-                Called::Lost => return Err(Broken::Off),
-                Called::Failed(failed) => {
+                CallEnd::Answered(answer) => answer,
+                CallEnd::Lost => return Err(CallStop::Off),
+                CallEnd::Failed(failed) => {
                     let code = failed.code().map_or("unknown", Code::name);
                     let (reason, now_ms) = (failed.message.as_str(), self.now().unix_ms);
                     database.refuse_interest(interest, code, reason, now_ms)?;
@@ -183,7 +183,7 @@ impl Remote {
             let application = self.application.borrow();
             let remote = application.connection();
             if defects::advances_early(remote, interest, &answer) {
-                return Err(Broken::Off);
+                return Err(CallStop::Off);
             }
             let before = begun_anew(remote).unwrap_or_default();
             let took = database.take_events(interest, &answer, self.now().unix_ms)?;
@@ -198,17 +198,17 @@ impl Remote {
                     self.world.chronicle.fault(CAME);
                 }
                 Some(InboxProgress::All | InboxProgress::Others) => return Ok(()),
-                None => return Err(Failed("events that cannot be read".into()).into()),
+                None => return Err(SimulationFailure("events that cannot be read".into()).into()),
             }
         }
     }
 
     async fn call(
         &self,
-        line: &mut Line,
+        line: &mut ServerLine,
         call: &Call,
         within_ms: Option<u64>,
-    ) -> Result<Called, Failed> {
+    ) -> Result<CallEnd, SimulationFailure> {
         let now = || self.now();
         line.call(self.world.began, &now, call, within_ms).await
     }
@@ -218,10 +218,10 @@ impl Remote {
     /// the first is in fine weather.
     pub(crate) async fn stay(
         &self,
-        random: &mut Random,
+        random: &mut SeededRandom,
         weather: Weather,
         is_over: &dyn Fn() -> bool,
-    ) -> Result<(), Failed> {
+    ) -> Result<(), SimulationFailure> {
         let mut line = Some(self.line(weather));
         while !is_over() {
             let synced = self
@@ -246,12 +246,12 @@ impl Remote {
         Ok(())
     }
 
-    async fn go_live(&self, line: &mut Line) -> Result<bool, Failed> {
+    async fn go_live(&self, line: &mut ServerLine) -> Result<bool, SimulationFailure> {
         let live = Call {
             procedure: "tidewater.live".into(),
             ..Call::default()
         };
-        line.is_live = matches!(self.call(line, &live, None).await?, Called::Answered(_));
+        line.is_live = matches!(self.call(line, &live, None).await?, CallEnd::Answered(_));
         if line.is_live {
             self.world.chronicle.fault(STAYED);
         }
@@ -259,7 +259,11 @@ impl Remote {
     }
 
     /// Waits for a reason to sync, or until it is over. Whether the connection still is.
-    async fn linger(&self, line: &mut Line, is_over: &dyn Fn() -> bool) -> Result<bool, Failed> {
+    async fn linger(
+        &self,
+        line: &mut ServerLine,
+        is_over: &dyn Fn() -> bool,
+    ) -> Result<bool, SimulationFailure> {
         let now = || self.now();
         line.listen();
         loop {
@@ -267,7 +271,7 @@ impl Remote {
                 return Ok(false);
             }
             while let Some(said) = line.said.pop_front() {
-                let Said::Call { call, .. } = said else {
+                let ServerMessage::Call { call, .. } = said else {
                     continue;
                 };
                 if call.procedure == "tidewater.changed" {
@@ -283,7 +287,7 @@ impl Remote {
         }
     }
 
-    fn has_something_to_upload(&self) -> Result<bool, Failed> {
+    fn has_something_to_upload(&self) -> Result<bool, SimulationFailure> {
         let database = self.database.borrow();
         let has = database
             .as_ref()

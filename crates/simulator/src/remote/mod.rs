@@ -31,16 +31,18 @@ use tidewater_remote::spool::MemoryDownloadStore;
 use crate::application::{self, Application, Contests};
 use crate::defects;
 use crate::disks::{self, Device};
-use crate::failure::Failed;
-use crate::judge::{self, Adopting, Asked, LastTracked, Ledger, Parties, Seen, Wishes};
+use crate::failure::SimulationFailure;
+use crate::judge::{
+    self, AdoptionFile, AskedRegions, LastTracked, Ledger, Parties, SeenTexts, Wishes,
+};
 use crate::network::{Traces, Weather};
 use crate::plan::Plan;
-use crate::random::Random;
+use crate::random::SeededRandom;
 use crate::tables::{self, EDITED, Holder};
 use crate::world::World;
 
 /// A remote database and all that belongs to it.
-pub(crate) struct Remote {
+pub(crate) struct SimulatedRemote {
     world: Rc<World>,
     pub(crate) name: String,
     pub(crate) user: &'static str,
@@ -53,10 +55,10 @@ pub(crate) struct Remote {
     wishes: RefCell<Wishes>,
     /// What the application has made of the tables that only some worlds have.
     contests: RefCell<Contests>,
-    seen: RefCell<Seen>,
-    asked: RefCell<Asked>,
+    seen: RefCell<SeenTexts>,
+    asked: RefCell<AskedRegions>,
     /// What the application has that waits to be adopted.
-    adopting: RefCell<Option<Adopting>>,
+    adopting: RefCell<Option<AdoptionFile>>,
     last_tracked: RefCell<LastTracked>,
     /// What has come of first downloads that broke.
     keep: MemoryDownloadStore,
@@ -77,23 +79,23 @@ pub(crate) struct Remote {
     /// Restorations of the centre that the ledger knows of.
     reopened: Cell<u64>,
     /// A copy of the file, and what the application had committed, asked for and wanted by then.
-    copy: RefCell<Option<(Ledger, Asked, Wishes, Contests)>>,
+    copy: RefCell<Option<(Ledger, AskedRegions, Wishes, Contests)>>,
     /// A copy of the file that goes on elsewhere.
-    twin: RefCell<Option<Rc<Remote>>>,
+    twin: RefCell<Option<Rc<SimulatedRemote>>>,
     traces: Rc<Traces>,
 }
 
-impl Remote {
+impl SimulatedRemote {
     /// One that has never synced.
     pub(crate) fn new(
         world: &Rc<World>,
         name: String,
         user: &'static str,
-        random: Random,
-    ) -> Result<Rc<Remote>, Failed> {
+        random: SeededRandom,
+    ) -> Result<Rc<SimulatedRemote>, SimulationFailure> {
         let mut random = random;
         let device = Device::new(&name, random.fork());
-        let remote = Remote::at(world, vec![name], user, device, random.fork())?;
+        let remote = SimulatedRemote::at(world, vec![name], user, device, random.fork())?;
         subscribe(&remote.database, user)?;
         if random.percent(10) {
             remote.bring(&mut random)?;
@@ -110,14 +112,14 @@ impl Remote {
         authors: Vec<String>,
         user: &'static str,
         device: Device,
-        random: Random,
-    ) -> Result<Remote, Failed> {
+        random: SeededRandom,
+    ) -> Result<SimulatedRemote, SimulationFailure> {
         let name = authors.last().cloned().unwrap_or_default();
         let database = open(&device.path(), world.plan)?;
         let connection = application::open(&device.application_path())?;
         let mut application = Application::new(connection, name.clone(), random, true);
         application.contends(world.contending());
-        Ok(Remote {
+        Ok(SimulatedRemote {
             world: world.clone(),
             name,
             user,
@@ -153,16 +155,16 @@ impl Remote {
     }
 
     /// The copy of the file that somebody made, if it went on.
-    pub(crate) fn twin(&self) -> Option<Rc<Remote>> {
+    pub(crate) fn twin(&self) -> Option<Rc<SimulatedRemote>> {
         self.twin.borrow().clone()
     }
 
     /// Edits and syncs so many times.
     pub(crate) fn live(
         self: &Rc<Self>,
-        mut random: Random,
+        mut random: SeededRandom,
         steps: u64,
-    ) -> LocalBoxFuture<'static, Result<(), Failed>> {
+    ) -> LocalBoxFuture<'static, Result<(), SimulationFailure>> {
         let remote = self.clone();
         Box::pin(async move {
             // Some often upload without a download: on the way, where every byte costs.
@@ -208,7 +210,11 @@ impl Remote {
     }
 
     /// Edits while it syncs, as applications do.
-    pub(crate) async fn disturb(&self, mut random: Random, steps: u64) -> Result<(), Failed> {
+    pub(crate) async fn disturb(
+        &self,
+        mut random: SeededRandom,
+        steps: u64,
+    ) -> Result<(), SimulationFailure> {
         for _ in 0..steps {
             sleep(Duration::from_millis(random.below(4_000))).await;
             // Also in the middle of a sync.
@@ -223,7 +229,7 @@ impl Remote {
         Ok(())
     }
 
-    pub(crate) fn edit(&self) -> Result<(), Failed> {
+    pub(crate) fn edit(&self) -> Result<(), SimulationFailure> {
         let regions = self.world.regions(self.user)?;
         self.notice_adoption()?;
         let mut application = self.application.borrow_mut();
@@ -273,14 +279,14 @@ impl Remote {
     }
 
     /// Perhaps something happens to the disk during the next connection.
-    fn threaten(&self, random: &mut Random) {
+    fn threaten(&self, random: &mut SeededRandom) {
         if self.world.plan.accidents > 0 && random.percent(15) {
             self.device.threaten(random);
         }
     }
 
     /// Starts again whoever is dead on the device, and gives this handle another database.
-    fn restart(&self, handle: &RefCell<Option<RemoteDatabase>>) -> Result<(), Failed> {
+    fn restart(&self, handle: &RefCell<Option<RemoteDatabase>>) -> Result<(), SimulationFailure> {
         self.device.restart();
         let path = self.device.application_path();
         self.application.borrow_mut().reconnect(&path)?;
@@ -305,7 +311,7 @@ impl Remote {
     }
 
     /// What must hold at any moment.
-    pub(crate) fn judge(&self) -> Result<(), Failed> {
+    pub(crate) fn judge(&self) -> Result<(), SimulationFailure> {
         self.notice_adoption()?;
         let application = self.application.borrow();
         let remote = application.connection();
@@ -325,7 +331,7 @@ impl Remote {
             judge::heard_too_much(remote, self.user)?,
         ] {
             found.map_or(Ok(()), |found| {
-                Err(Failed(format!("{}: {found}", self.name)))
+                Err(SimulationFailure(format!("{}: {found}", self.name)))
             })?;
         }
         Ok(())
@@ -333,7 +339,7 @@ impl Remote {
 
     /// A restored centre has to be given back what it forgot. Not by whoever was copied, which is
     /// a known limit; and to another clock what was kept may be too old.
-    fn reopen(&self) -> Result<(), Failed> {
+    fn reopen(&self) -> Result<(), SimulationFailure> {
         let restorations = self.world.restorations.get();
         if self.reopened.replace(restorations) != restorations {
             let gives_back = self.clock_ms.get() == 0 && !self.is_copied();
@@ -376,7 +382,7 @@ impl Remote {
     }
 
     /// What must hold when everybody has synced and nobody writes.
-    pub(crate) fn judge_at_rest(&self) -> Result<(), Failed> {
+    pub(crate) fn judge_at_rest(&self) -> Result<(), SimulationFailure> {
         let application = self.application.borrow();
         let centre = self.world.centre_connection();
         let parties = self.parties(application.connection(), &centre);
@@ -395,7 +401,7 @@ impl Remote {
             self.called_otherwise(&parties)?,
         ] {
             found.map_or(Ok(()), |found| {
-                Err(Failed(format!("{}: {found}", self.name)))
+                Err(SimulationFailure(format!("{}: {found}", self.name)))
             })?;
         }
         Ok(())
@@ -403,7 +409,7 @@ impl Remote {
 
     /// What became of calls and events otherwise than it must, and otherwise than the remote is
     /// told.
-    fn called_otherwise(&self, parties: &Parties<'_>) -> Result<Option<String>, Failed> {
+    fn called_otherwise(&self, parties: &Parties<'_>) -> Result<Option<String>, SimulationFailure> {
         let Parties { remote, centre, .. } = parties;
         let excuses = self.world.excuses();
         let wishes = self.wishes.borrow();
@@ -424,7 +430,7 @@ impl Remote {
 
     /// What of the centre's rows is not here though it has been told of them. Where rows wait to be
     /// asked for again, the next sync tells.
-    pub(crate) fn not_woken(&self) -> Result<Option<String>, Failed> {
+    pub(crate) fn not_woken(&self) -> Result<Option<String>, SimulationFailure> {
         let database = self.database.borrow();
         let status = database.as_ref().map(RemoteDatabase::status).transpose()?;
         let subscriptions = status.iter().flat_map(|it| &it.subscriptions);
@@ -448,7 +454,7 @@ impl Remote {
 
     /// What the centre refused or took without being told so; where it was restored, nobody
     /// can tell.
-    fn told_otherwise(&self, parties: &Parties<'_>) -> Result<Option<String>, Failed> {
+    fn told_otherwise(&self, parties: &Parties<'_>) -> Result<Option<String>, SimulationFailure> {
         if !self.world.has_one_history() {
             return Ok(None);
         }
@@ -513,7 +519,7 @@ impl Remote {
         self.restorations.set(0);
     }
 
-    fn sequence_went_back(&self) -> Result<Option<String>, Failed> {
+    fn sequence_went_back(&self) -> Result<Option<String>, SimulationFailure> {
         let database = self.database.borrow();
         let Some(database) = database.as_ref() else {
             return Ok(None);
@@ -538,7 +544,10 @@ impl Remote {
 }
 
 /// Subscribes a file that has never synced.
-fn subscribe(database: &RefCell<Option<RemoteDatabase>>, user: &str) -> Result<(), Failed> {
+fn subscribe(
+    database: &RefCell<Option<RemoteDatabase>>,
+    user: &str,
+) -> Result<(), SimulationFailure> {
     if let Some(database) = &mut *database.borrow_mut() {
         database.subscribe("tcp://127.0.0.1:7439", user, &["main"])?;
     }
@@ -546,7 +555,7 @@ fn subscribe(database: &RefCell<Option<RemoteDatabase>>, user: &str) -> Result<(
 }
 
 /// Opens a file as a process does that never waits: there is only one thread.
-fn open(path: &Path, plan: Plan) -> Result<RemoteDatabase, Failed> {
+fn open(path: &Path, plan: Plan) -> Result<RemoteDatabase, SimulationFailure> {
     let mut database = RemoteDatabase::open(path)?;
     database.wait_for_writers(Duration::ZERO)?;
     database.limit_kept(plan.kept_limits());

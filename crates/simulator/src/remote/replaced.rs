@@ -2,10 +2,10 @@
 
 use tidewater_remote::database::AdoptionRule;
 
-use super::{Remote, open, subscribe};
-use crate::failure::Failed;
-use crate::judge::{self, Adopting, has_table};
-use crate::random::Random;
+use super::{SimulatedRemote, open, subscribe};
+use crate::failure::SimulationFailure;
+use crate::judge::{self, AdoptionFile, has_table};
+use crate::random::SeededRandom;
 use crate::tables::BALANCES;
 
 const REPLACED: &str = "device of a remote replaced";
@@ -16,10 +16,10 @@ const CAME_TO_NOTHING: &str = "adoption that came to nothing";
 /// Every kind of thing that happens to files that are adopted.
 pub(crate) const KINDS: &[&str] = &[REPLACED, MINE, CENTRE, CAME_TO_NOTHING];
 
-impl Remote {
+impl SimulatedRemote {
     /// The device is gone with all that was only there, and its user knows that. Another one takes
     /// its place, with a file that has never synced.
-    pub(super) fn replace(&self, random: &mut Random) -> Result<(), Failed> {
+    pub(super) fn replace(&self, random: &mut SeededRandom) -> Result<(), SimulationFailure> {
         drop(self.database.borrow_mut().take());
         self.application.borrow_mut().close()?;
         self.device.wipe();
@@ -49,7 +49,7 @@ impl Remote {
     }
 
     /// The application brings tables along into a file that has none.
-    pub(super) fn bring(&self, random: &mut Random) -> Result<(), Failed> {
+    pub(super) fn bring(&self, random: &mut SeededRandom) -> Result<(), SimulationFailure> {
         let regions = self.world.regions(self.user)?;
         let rows = self
             .application
@@ -64,7 +64,7 @@ impl Remote {
         self.world
             .chronicle
             .note(&format!("{name} brings {rows:?}, to be adopted: {adopt:?}"));
-        *self.adopting.borrow_mut() = Some(Adopting { adopt, rows });
+        *self.adopting.borrow_mut() = Some(AdoptionFile { adopt, rows });
         Ok(())
     }
 
@@ -82,13 +82,13 @@ impl Remote {
 
     /// Looks whether the tables have been adopted: what is to go up is the user's change from now
     /// on.
-    pub(super) fn notice_adoption(&self) -> Result<(), Failed> {
+    pub(super) fn notice_adoption(&self) -> Result<(), SimulationFailure> {
         let application = self.application.borrow();
         let remote = application.connection();
         let Some(adopting) = self.adopting.take() else {
             return Ok(());
         };
-        let broken = |found| Failed(format!("{}: {found}", self.name));
+        let broken = |found| SimulationFailure(format!("{}: {found}", self.name));
         if !has_table(remote, BALANCES[0].name)? {
             let changed = adopting.changed(remote)?;
             *self.adopting.borrow_mut() = Some(adopting);

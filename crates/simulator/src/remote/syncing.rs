@@ -14,14 +14,14 @@ use tidewater_remote::session::{
 };
 use tidewater_remote::spool::MemorySpool;
 
-use super::Remote;
+use super::SimulatedRemote;
 use super::asking::ASKED_IN_SYNC;
 use crate::defects::{self, Meddler};
 use crate::disks;
-use crate::failure::Failed;
-use crate::line::{Line, summary};
+use crate::failure::SimulationFailure;
+use crate::line::{ServerLine, summary};
 use crate::network::Weather;
-use crate::random::Random;
+use crate::random::SeededRandom;
 use crate::tables;
 use crate::users::PASSWORD;
 use crate::vfs::Process;
@@ -51,14 +51,14 @@ const PATIENCE: usize = 24;
 /// How long it may take until then.
 const HEALED_WITHIN: Duration = Duration::from_secs(600);
 
-impl Remote {
-    /// A sync of both directions, see [`Remote::sync_in`].
+impl SimulatedRemote {
+    /// A sync of both directions, see [`SimulatedRemote::sync_in`].
     async fn sync(
         &self,
         handle: &RefCell<Option<RemoteDatabase>>,
-        random: &mut Random,
+        random: &mut SeededRandom,
         weather: Weather,
-    ) -> Result<Option<u64>, Failed> {
+    ) -> Result<Option<u64>, SimulationFailure> {
         self.sync_in(SyncDirection::Both, handle, random, weather)
             .await
     }
@@ -69,9 +69,9 @@ impl Remote {
         &self,
         direction: SyncDirection,
         handle: &RefCell<Option<RemoteDatabase>>,
-        random: &mut Random,
+        random: &mut SeededRandom,
         weather: Weather,
-    ) -> Result<Option<u64>, Failed> {
+    ) -> Result<Option<u64>, SimulationFailure> {
         let mut line = Some(self.line(weather));
         let again_after = self.sync_over(&mut line, direction, handle, random).await?;
         if let Some(line) = line {
@@ -85,11 +85,11 @@ impl Remote {
     /// well.
     pub(super) async fn sync_over(
         &self,
-        line: &mut Option<Line>,
+        line: &mut Option<ServerLine>,
         direction: SyncDirection,
         handle: &RefCell<Option<RemoteDatabase>>,
-        random: &mut Random,
-    ) -> Result<Option<u64>, Failed> {
+        random: &mut SeededRandom,
+    ) -> Result<Option<u64>, SimulationFailure> {
         let mut first_proof = ProofKind::Token;
         let mut in_vain = 0;
         while in_vain < ROUNDS {
@@ -126,7 +126,11 @@ impl Remote {
                 SessionOutcome::Failed(error) => {
                     return Ok(Some(error.retry_after_ms().unwrap_or(1_000)));
                 }
-                other => return Err(Failed(format!("an outcome that is not known: {other:?}"))),
+                other => {
+                    return Err(SimulationFailure(format!(
+                        "an outcome that is not known: {other:?}"
+                    )));
+                }
             }
         }
         Ok(Some(1_000))
@@ -134,7 +138,10 @@ impl Remote {
 
     /// Two processes sync the file at once; while one of them waits, the other one may do so
     /// several times, with what the application has written since.
-    pub(super) async fn sync_twice_at_once(&self, random: &mut Random) -> Result<(), Failed> {
+    pub(super) async fn sync_twice_at_once(
+        &self,
+        random: &mut SeededRandom,
+    ) -> Result<(), SimulationFailure> {
         let second = RefCell::new(Some(super::open(
             &self.device.path_of_another(),
             self.world.plan,
@@ -158,13 +165,13 @@ impl Remote {
     }
 
     /// A new connection in this weather.
-    pub(super) fn line(&self, weather: Weather) -> Line {
+    pub(super) fn line(&self, weather: Weather) -> ServerLine {
         let last_is_lost = weather.last_is_lost;
         let stream = match self.world.plan.dials_in_requests(&self.name) {
             true => self.world.dial_in_requests(weather, &self.traces),
             false => self.world.dial(weather, &self.traces),
         };
-        Line::new(stream, last_is_lost, self.now())
+        ServerLine::new(stream, last_is_lost, self.now())
     }
 
     /// A session on the connection there is, which stays if another one can follow. How it
@@ -173,10 +180,10 @@ impl Remote {
         &self,
         direction: SyncDirection,
         handle: &RefCell<Option<RemoteDatabase>>,
-        random: &mut Random,
-        line: &mut Option<Line>,
+        random: &mut SeededRandom,
+        line: &mut Option<ServerLine>,
         first_proof: ProofKind,
-    ) -> Result<Option<SessionOutcome>, Failed> {
+    ) -> Result<Option<SessionOutcome>, SimulationFailure> {
         let options = SessionOptions {
             direction,
             verify: VerifyMode::default(),
@@ -190,7 +197,7 @@ impl Remote {
         };
         let mut seed = [0; 32];
         random.fill(&mut seed);
-        let gone = |what: &str| Failed(what.into());
+        let gone = |what: &str| SimulationFailure(what.into());
         let mut here = line.take().ok_or_else(|| gone("there is no connection"))?;
         let database = handle.borrow_mut().take();
         let database = database.ok_or_else(|| gone("two sessions have one handle"))?;
@@ -274,10 +281,10 @@ impl Remote {
     /// Carries the connection's bytes until the session has ended or the process dies.
     async fn pump(
         &self,
-        line: &mut Line,
+        line: &mut ServerLine,
         process: &Process,
         meddler: &Meddler<'_>,
-        random: &mut Random,
+        random: &mut SeededRandom,
     ) {
         let now = || self.now();
         loop {
@@ -313,7 +320,7 @@ impl Remote {
         mut work: ApplyWork,
         process: &Process,
         meddler: &Meddler<'_>,
-        random: &mut Random,
+        random: &mut SeededRandom,
     ) -> ApplyWork {
         while !work.is_done() && !process.is_dead() {
             meddler.applies();
@@ -328,7 +335,10 @@ impl Remote {
     }
 
     /// Whether the centre has an upload that this remote does not know to be there.
-    fn acknowledgement_is_missing(&self, database: &RemoteDatabase) -> Result<bool, Failed> {
+    fn acknowledgement_is_missing(
+        &self,
+        database: &RemoteDatabase,
+    ) -> Result<bool, SimulationFailure> {
         let Some(id) = database.account()?.remote_id else {
             return Ok(false);
         };
@@ -341,7 +351,7 @@ impl Remote {
     }
 
     /// Syncs until nothing is left to do.
-    pub(crate) async fn settle(&self, random: &mut Random) -> Result<(), Failed> {
+    pub(crate) async fn settle(&self, random: &mut SeededRandom) -> Result<(), SimulationFailure> {
         let begin = Instant::now();
         let (mut rest, mut last) = (0, None);
         for _ in 0..PATIENCE {
@@ -366,14 +376,14 @@ impl Remote {
             }
         }
         let (name, seconds) = (&self.name, begin.elapsed().as_secs());
-        Err(Failed(format!(
+        Err(SimulationFailure(format!(
             "I6: {name} does not come to rest, not within {seconds} seconds"
         )))
     }
 
     /// How many rows wait to be asked for, and how many are refused; `None` if something is to be
     /// uploaded, or waits to be asked for though nobody has to decide about it.
-    fn waiting(&self) -> Result<Option<(u64, u64)>, Failed> {
+    fn waiting(&self) -> Result<Option<(u64, u64)>, SimulationFailure> {
         let database = self.database.borrow();
         let status = database.as_ref().map(RemoteDatabase::status).transpose()?;
         let subscriptions = status.iter().flat_map(|it| &it.subscriptions);

@@ -21,11 +21,11 @@ pub(crate) use self::node::Node;
 use crate::application;
 use crate::chronicle::Chronicle;
 use crate::disks::CentreDisk;
-use crate::failure::Failed;
+use crate::failure::SimulationFailure;
 use crate::host::Host;
 use crate::intruder::Intruder;
 use crate::network::{Farm, Traces, Weather};
-use crate::random::Random;
+use crate::random::SeededRandom;
 use crate::template;
 use crate::vfs;
 
@@ -50,7 +50,7 @@ impl Site {
         servers: u64,
         config: &Config,
         chronicle: &Rc<Chronicle>,
-        random: &mut Random,
+        random: &mut SeededRandom,
     ) -> Site {
         let began = Instant::now();
         let nobody = Intruder::new(random.fork());
@@ -67,9 +67,9 @@ impl Site {
     }
 
     /// Deploys what is served, lets users in, and serves.
-    pub(crate) async fn serve(&self, users: &[&str]) -> Result<(), Failed> {
+    pub(crate) async fn serve(&self, users: &[&str]) -> Result<(), SimulationFailure> {
         let first = self.hosts.first();
-        let first = first.ok_or_else(|| Failed("a site without servers".into()))?;
+        let first = first.ok_or_else(|| SimulationFailure("a site without servers".into()))?;
         let centre = first.deploy(self.disk.path()).await?;
         template::add_users(&*centre, users).await?;
         for host in &self.hosts {
@@ -111,19 +111,23 @@ impl Site {
     }
 
     /// What somebody sees who looks at the centre's file.
-    pub(crate) fn look(&self) -> Result<Connection, Failed> {
+    pub(crate) fn look(&self) -> Result<Connection, SimulationFailure> {
         Ok(application::open(&self.disk.path())?)
     }
 
     /// Another process takes the place of one.
-    pub(crate) async fn replace(&self, host: &Host, random: &mut Random) -> Result<(), Failed> {
+    pub(crate) async fn replace(
+        &self,
+        host: &Host,
+        random: &mut SeededRandom,
+    ) -> Result<(), SimulationFailure> {
         host.stop(&self.chronicle).await?;
         sleep(Duration::from_millis(random.below(3_000))).await;
         host.start(self.disk.path()).await
     }
 
     /// Whoever is dead is started again.
-    pub(crate) async fn restart(&self, random: &mut Random) -> Result<(), Failed> {
+    pub(crate) async fn restart(&self, random: &mut SeededRandom) -> Result<(), SimulationFailure> {
         for host in &self.hosts {
             if host.life().is_some_and(|life| life.is_dead()) {
                 self.replace(host, random).await?;
@@ -133,7 +137,10 @@ impl Site {
     }
 
     /// Kills a process at a commit to come, before or after it takes effect. Whether it met one.
-    pub(crate) async fn ambush(&self, random: &mut Random) -> Result<bool, Failed> {
+    pub(crate) async fn ambush(
+        &self,
+        random: &mut SeededRandom,
+    ) -> Result<bool, SimulationFailure> {
         let places: Vec<usize> = (0..self.hosts.len()).collect();
         let host = &self.hosts[random.pick(&places).unwrap_or_default()];
         let Some(life) = host.kill_at_commit(random.between(1, 6), random.percent(50)) else {
@@ -152,7 +159,10 @@ pub(crate) fn started_beside(path: &std::path::Path) -> PathBuf {
 }
 
 /// Syncs a file until a sync is done.
-pub(crate) async fn settle(node: &Node, random: &mut Random) -> Result<(), Failed> {
+pub(crate) async fn settle(
+    node: &Node,
+    random: &mut SeededRandom,
+) -> Result<(), SimulationFailure> {
     for _ in 0..PATIENCE {
         let fine = Weather::fine(random.fork());
         match node.sync(fine, random).await? {
@@ -160,5 +170,5 @@ pub(crate) async fn settle(node: &Node, random: &mut Random) -> Result<(), Faile
             None => return Ok(()),
         }
     }
-    Err(Failed("I6: a file does not come to rest".into()))
+    Err(SimulationFailure("I6: a file does not come to rest".into()))
 }

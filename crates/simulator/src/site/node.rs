@@ -18,10 +18,10 @@ use crate::calendar::BEGIN_MS;
 use crate::chronicle::Chronicle;
 use crate::defects::{FileNumbers, show_lines};
 use crate::disks;
-use crate::failure::Failed;
-use crate::line::{Line, summary};
+use crate::failure::SimulationFailure;
+use crate::line::{ServerLine, summary};
 use crate::network::{Traces, Weather};
-use crate::random::Random;
+use crate::random::SeededRandom;
 use crate::users::PASSWORD;
 use crate::vfs::Process;
 
@@ -49,7 +49,7 @@ impl Node {
         above: &Rc<Site>,
         in_requests: bool,
         path: Box<dyn Fn() -> PathBuf>,
-    ) -> Result<Node, Failed> {
+    ) -> Result<Node, SimulationFailure> {
         let mut database = open(path())?;
         database.subscribe("tcp://127.0.0.1:7439", user, &["main"])?;
         Ok(Node::with(name, database, above, in_requests, path))
@@ -61,7 +61,7 @@ impl Node {
         above: &Rc<Site>,
         in_requests: bool,
         path: Box<dyn Fn() -> PathBuf>,
-    ) -> Result<Node, Failed> {
+    ) -> Result<Node, SimulationFailure> {
         Ok(Node::with(name, open(path())?, above, in_requests, path))
     }
 
@@ -94,7 +94,7 @@ impl Node {
     }
 
     /// How many changes wait, and how many were refused.
-    pub(crate) fn waiting(&self) -> Result<(u64, u64), Failed> {
+    pub(crate) fn waiting(&self) -> Result<(u64, u64), SimulationFailure> {
         let database = self.database.borrow();
         let waiting = database.as_ref().map(RemoteDatabase::waiting).transpose()?;
         Ok(waiting.unwrap_or_default())
@@ -111,8 +111,8 @@ impl Node {
     pub(crate) async fn sync(
         &self,
         weather: Weather,
-        random: &mut Random,
-    ) -> Result<Option<u64>, Failed> {
+        random: &mut SeededRandom,
+    ) -> Result<Option<u64>, SimulationFailure> {
         let mut line = Some(self.line(weather));
         let mut first_proof = ProofKind::Token;
         let mut in_vain = 0;
@@ -134,25 +134,27 @@ impl Node {
                 // The process died, and another one starts a little later.
                 None => return Ok(Some(1_000)),
                 Some(other) => {
-                    return Err(Failed(format!("an outcome that is not known: {other:?}")));
+                    return Err(SimulationFailure(format!(
+                        "an outcome that is not known: {other:?}"
+                    )));
                 }
             }
         }
         Ok(Some(1_000))
     }
 
-    fn line(&self, weather: Weather) -> Line {
+    fn line(&self, weather: Weather) -> ServerLine {
         let last_is_lost = weather.last_is_lost;
         let stream = self.above.dial(weather, &self.traces, self.in_requests);
-        Line::new(stream, last_is_lost, self.now())
+        ServerLine::new(stream, last_is_lost, self.now())
     }
 
     async fn session(
         &self,
-        line: &mut Option<Line>,
+        line: &mut Option<ServerLine>,
         first_proof: ProofKind,
-        random: &mut Random,
-    ) -> Result<Option<SessionOutcome>, Failed> {
+        random: &mut SeededRandom,
+    ) -> Result<Option<SessionOutcome>, SimulationFailure> {
         let options = SessionOptions {
             direction: SyncDirection::Both,
             verify: VerifyMode::default(),
@@ -166,7 +168,7 @@ impl Node {
         };
         let mut seed = [0; 32];
         random.fill(&mut seed);
-        let gone = |what: &str| Failed(what.into());
+        let gone = |what: &str| SimulationFailure(what.into());
         let mut here = line.take().ok_or_else(|| gone("there is no connection"))?;
         let database = self.database.borrow_mut().take();
         let database = match database {
@@ -180,7 +182,7 @@ impl Node {
         let process = disks::process_at(database.path());
         let process = process.ok_or_else(|| gone("a file is on no device"))?;
         let path = database.path().to_owned();
-        let numbers = FileNumbers::of(&path);
+        let numbers = FileNumbers::read_from(&path);
         here.connection.sync(database, options, seed);
         self.pump(&mut here, &process, random).await;
         let ended = here.connection.end_sync();
@@ -212,7 +214,7 @@ impl Node {
     }
 
     /// Carries the connection's bytes until the session has ended or the process dies.
-    async fn pump(&self, line: &mut Line, process: &Process, random: &mut Random) {
+    async fn pump(&self, line: &mut ServerLine, process: &Process, random: &mut SeededRandom) {
         let now = || self.now();
         loop {
             if let Some(work) = line.connection.poll_work() {
@@ -242,7 +244,7 @@ impl Node {
         &self,
         mut work: ApplyWork,
         process: &Process,
-        random: &mut Random,
+        random: &mut SeededRandom,
     ) -> ApplyWork {
         while !work.is_done() && !process.is_dead() {
             work.step(self.now());
@@ -263,7 +265,7 @@ impl Node {
 }
 
 /// Opens a file as a process does that never waits: there is only one thread.
-fn open(path: PathBuf) -> Result<RemoteDatabase, Failed> {
+fn open(path: PathBuf) -> Result<RemoteDatabase, SimulationFailure> {
     let database = RemoteDatabase::open(&path)?;
     database.wait_for_writers(Duration::ZERO)?;
     Ok(database)

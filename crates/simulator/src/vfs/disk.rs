@@ -8,11 +8,11 @@ use tidewater_server::Signal;
 
 use super::file::{Content, Fate};
 use super::locks::Locks;
-use crate::random::Random;
+use crate::random::SeededRandom;
 
 /// What a process does with the disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Operation {
+pub(crate) enum DiskOperation {
     Read,
     Write,
     Sync,
@@ -22,7 +22,7 @@ pub(crate) enum Operation {
 
 /// What can happen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Accident {
+pub(crate) enum DiskAccident {
     /// The process of this number is killed: the operating system still has what it wrote.
     Killed(u64),
     /// The machine is without power: what was not synced arrived, or did not, or in part.
@@ -30,7 +30,10 @@ pub(crate) enum Accident {
     /// No file grows until there is room again.
     Full,
     /// The disk fails, once or until it is healed.
-    Broken { operation: Operation, lasting: bool },
+    Broken {
+        operation: DiskOperation,
+        lasting: bool,
+    },
 }
 
 /// How an operation goes.
@@ -47,35 +50,35 @@ pub(super) enum Verdict {
 
 /// What the machine and everything that is open on it share.
 #[derive(Debug)]
-pub(super) struct Shared {
+pub(super) struct MachineDisk {
     name: String,
     state: Mutex<State>,
 }
 
 #[derive(Debug)]
 struct State {
-    random: Random,
+    random: SeededRandom,
     names: BTreeMap<String, Arc<File>>,
     /// Changes of the names that the disk does not surely have, oldest first.
-    unsynced: Vec<Renamed>,
+    unsynced: Vec<NameChange>,
     processes: BTreeMap<u64, Arc<Life>>,
     /// The last number given to a file, a process or a user of a file.
     last_number: u64,
-    armed: Option<Armed>,
+    armed: Option<ArmedAccident>,
     full: bool,
-    broken: Option<Operation>,
-    struck: Vec<Accident>,
+    broken: Option<DiskOperation>,
+    struck: Vec<DiskAccident>,
 }
 
 #[derive(Debug)]
-enum Renamed {
+enum NameChange {
     Created(String),
     Deleted(String, Arc<File>),
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Armed {
-    accident: Accident,
+struct ArmedAccident {
+    accident: DiskAccident,
     /// Operations until then.
     after: u64,
 }
@@ -131,9 +134,9 @@ impl Life {
     }
 }
 
-impl Shared {
-    pub(super) fn new(name: &str, random: Random) -> Arc<Shared> {
-        Arc::new(Shared {
+impl MachineDisk {
+    pub(super) fn new(name: &str, random: SeededRandom) -> Arc<MachineDisk> {
+        Arc::new(MachineDisk {
             name: name.into(),
             state: Mutex::new(State {
                 random,
@@ -166,8 +169,8 @@ impl Shared {
     }
 
     /// Lets an accident strike after so many operations that it can strike at.
-    pub(super) fn arm(&self, accident: Accident, after: u64) {
-        self.state().armed = Some(Armed { accident, after });
+    pub(super) fn arm(&self, accident: DiskAccident, after: u64) {
+        self.state().armed = Some(ArmedAccident { accident, after });
     }
 
     /// Mends the disk, makes room, and takes back an accident that has not struck.
@@ -177,7 +180,7 @@ impl Shared {
     }
 
     /// Takes the accidents that have struck.
-    pub(super) fn take_struck(&self) -> Vec<Accident> {
+    pub(super) fn take_struck(&self) -> Vec<DiskAccident> {
         std::mem::take(&mut self.state().struck)
     }
 
@@ -188,7 +191,7 @@ impl Shared {
         let Some(source) = state.names.get(from).cloned() else {
             return;
         };
-        let copy = Content::of(source.content().bytes().to_vec());
+        let copy = Content::from_bytes(source.content().bytes().to_vec());
         let number = state.next_number();
         state.names.remove(&format!("{to}-wal"));
         state.names.remove(&format!("{to}-journal"));
@@ -200,7 +203,7 @@ impl Shared {
     pub(super) fn put(&self, name: &str, bytes: &[u8]) {
         let mut state = self.state();
         let number = state.next_number();
-        let file = File::new(number, Content::of(bytes.to_vec()));
+        let file = File::new(number, Content::from_bytes(bytes.to_vec()));
         state.names.insert(name.into(), file);
     }
 
@@ -227,7 +230,7 @@ impl Shared {
         }
         let file = File::new(state.next_number(), Content::default());
         state.names.insert(name.into(), file.clone());
-        state.unsynced.push(Renamed::Created(name.into()));
+        state.unsynced.push(NameChange::Created(name.into()));
         Some(file)
     }
 
@@ -241,7 +244,7 @@ impl Shared {
         let Some(file) = state.names.remove(name) else {
             return false;
         };
-        state.unsynced.push(Renamed::Deleted(name.into(), file));
+        state.unsynced.push(NameChange::Deleted(name.into(), file));
         if sync {
             state.unsynced.clear();
         }
@@ -253,11 +256,11 @@ impl Shared {
     pub(super) fn sync_name(&self, file: &Arc<File>) {
         let mut state = self.state();
         let unsynced = state.unsynced.iter().any(|change| match change {
-            Renamed::Created(name) => state
+            NameChange::Created(name) => state
                 .names
                 .get(name)
                 .is_some_and(|created| Arc::ptr_eq(created, file)),
-            Renamed::Deleted(..) => false,
+            NameChange::Deleted(..) => false,
         });
         if unsynced {
             state.unsynced.clear();
@@ -265,7 +268,7 @@ impl Shared {
     }
 
     /// How an operation goes. Of killing and lost power the caller does its part first.
-    pub(super) fn judge(&self, life: &Life, operation: Operation, grows: bool) -> Verdict {
+    pub(super) fn judge(&self, life: &Life, operation: DiskOperation, grows: bool) -> Verdict {
         let mut state = self.state();
         if life.spared {
             return Verdict::Done;
@@ -273,10 +276,10 @@ impl Shared {
         if let Some(accident) = state.due(life, operation, grows) {
             state.struck.push(accident);
             match accident {
-                Accident::Killed(_) => return Verdict::Killed,
-                Accident::PowerLost => return Verdict::PowerLost,
-                Accident::Full => state.full = true,
-                Accident::Broken { operation, lasting } => {
+                DiskAccident::Killed(_) => return Verdict::Killed,
+                DiskAccident::PowerLost => return Verdict::PowerLost,
+                DiskAccident::Full => state.full = true,
+                DiskAccident::Broken { operation, lasting } => {
                     state.broken = lasting.then_some(operation);
                     return Verdict::Broken;
                 }
@@ -330,13 +333,15 @@ impl State {
     }
 
     /// The accident that strikes at this operation.
-    fn due(&mut self, life: &Life, operation: Operation, grows: bool) -> Option<Accident> {
+    fn due(&mut self, life: &Life, operation: DiskOperation, grows: bool) -> Option<DiskAccident> {
         let armed = self.armed.as_mut()?;
         let concerned = match armed.accident {
-            Accident::Killed(process) => process == life.number && operation != Operation::Read,
-            Accident::PowerLost => operation != Operation::Read,
-            Accident::Full => grows,
-            Accident::Broken { operation: one, .. } => one == operation,
+            DiskAccident::Killed(process) => {
+                process == life.number && operation != DiskOperation::Read
+            }
+            DiskAccident::PowerLost => operation != DiskOperation::Read,
+            DiskAccident::Full => grows,
+            DiskAccident::Broken { operation: one, .. } => one == operation,
         };
         if !concerned {
             return None;
@@ -360,8 +365,8 @@ impl State {
         let lost = changes.into_iter().skip(had as usize).rev();
         for change in lost.collect::<Vec<_>>() {
             match change {
-                Renamed::Created(name) => drop(self.names.remove(&name)),
-                Renamed::Deleted(name, file) => drop(self.names.insert(name, file)),
+                NameChange::Created(name) => drop(self.names.remove(&name)),
+                NameChange::Deleted(name, file) => drop(self.names.insert(name, file)),
             }
         }
     }

@@ -18,7 +18,7 @@ use std::sync::Once;
 use rusqlite::ffi::{self, sqlite3_file, sqlite3_int64, sqlite3_io_methods, sqlite3_vfs};
 
 use super::locks::Level;
-use super::open::{self, Code, Opened};
+use super::open::{self, Code, FileHandle};
 use super::registry;
 
 const NAME: &CStr = c"tidewater-simulator";
@@ -35,7 +35,7 @@ const JULIAN_MS: i64 = 210_866_760_000_000;
 #[repr(C)]
 struct Handle {
     base: sqlite3_file,
-    opened: *mut Opened,
+    opened: *mut FileHandle,
 }
 
 static METHODS: sqlite3_io_methods = sqlite3_io_methods {
@@ -298,7 +298,7 @@ unsafe extern "C" fn vfs_current_time_int64(
 ///
 /// # Safety
 /// `file` was opened by us and is not closed.
-unsafe fn with(file: *mut sqlite3_file, what: impl FnOnce(&Opened) -> Code) -> c_int {
+unsafe fn with(file: *mut sqlite3_file, what: impl FnOnce(&FileHandle) -> Code) -> c_int {
     // SAFETY: what we opened is ours, and lives until it is closed.
     let opened = unsafe { &*(*file.cast::<Handle>()).opened };
     guarded(|| what(opened))
@@ -367,7 +367,7 @@ unsafe extern "C" fn truncate(file: *mut sqlite3_file, size: sqlite3_int64) -> c
 
 unsafe extern "C" fn sync(file: *mut sqlite3_file, _flags: c_int) -> c_int {
     // SAFETY: the file is open.
-    unsafe { with(file, Opened::sync) }
+    unsafe { with(file, FileHandle::sync) }
 }
 
 unsafe extern "C" fn file_size(file: *mut sqlite3_file, size: *mut sqlite3_int64) -> c_int {
@@ -483,7 +483,7 @@ unsafe extern "C" fn shm_lock(
 }
 
 unsafe extern "C" fn shm_barrier(_: *mut sqlite3_file) {
-    Opened::barrier();
+    FileHandle::barrier();
 }
 
 unsafe extern "C" fn shm_unmap(file: *mut sqlite3_file, _delete: c_int) -> c_int {

@@ -6,7 +6,7 @@
 //! arrived, has not, or has in part, in any order. That is what SQLite assumes of disks
 //! ("powersafe overwrite": no byte outside of what was written changes).
 
-use crate::random::Random;
+use crate::random::SeededRandom;
 
 /// A disk writes so many bytes at once, or none of them, or, seldom, the first of them.
 const SECTOR: usize = 512;
@@ -46,7 +46,7 @@ pub(super) enum Fate {
 
 impl Content {
     /// These bytes, all of them on the disk.
-    pub(super) fn of(bytes: Vec<u8>) -> Content {
+    pub(super) fn from_bytes(bytes: Vec<u8>) -> Content {
         Content {
             bytes,
             unsynced: Vec::new(),
@@ -101,7 +101,7 @@ impl Content {
     }
 
     /// What the disk has when power is lost now.
-    pub(super) fn after_power_loss(mut self, fate: Fate, random: &mut Random) -> Content {
+    pub(super) fn after_power_loss(mut self, fate: Fate, random: &mut SeededRandom) -> Content {
         if fate != Fate::Kept {
             let mut changes = std::mem::take(&mut self.unsynced);
             for change in changes.iter_mut().rev() {
@@ -140,7 +140,7 @@ impl Content {
         }
     }
 
-    fn redo(&mut self, change: Change, random: &mut Random) {
+    fn redo(&mut self, change: Change, random: &mut SeededRandom) {
         match change {
             Change::Write { at, other, .. } => match random.below(5) {
                 0 | 1 => self.arrive(at, &other, random),
@@ -155,7 +155,7 @@ impl Content {
         }
     }
 
-    fn redo_torn(&mut self, at: usize, bytes: &[u8], random: &mut Random) {
+    fn redo_torn(&mut self, at: usize, bytes: &[u8], random: &mut SeededRandom) {
         for (index, sector) in bytes.chunks(SECTOR).enumerate() {
             let count = match random.below(5) {
                 0 | 1 => sector.len(),
@@ -170,7 +170,7 @@ impl Content {
 
     /// Bytes that the disk has after all. What lies between them and the end of the file is
     /// zeros or, as SQLite expects, anything.
-    fn arrive(&mut self, at: usize, bytes: &[u8], random: &mut Random) {
+    fn arrive(&mut self, at: usize, bytes: &[u8], random: &mut SeededRandom) {
         let length = self.bytes.len();
         if at + bytes.len() > length {
             self.bytes.resize(at + bytes.len(), 0);
@@ -196,7 +196,7 @@ mod tests {
         content.truncate(3);
         content.write(10, b"x");
         content.write(2, b"across");
-        let mut random = Random::new(1);
+        let mut random = SeededRandom::new(1);
         let content = content.after_power_loss(Fate::Lost, &mut random);
         assert_eq!(content.bytes, b"synced for good");
     }
@@ -209,7 +209,7 @@ mod tests {
             content.write(0, &[1; 4 * SECTOR]);
             content.sync();
             content.write(SECTOR / 2, &[2; 2 * SECTOR]);
-            let content = content.after_power_loss(Fate::Mixed, &mut Random::new(seed));
+            let content = content.after_power_loss(Fate::Mixed, &mut SeededRandom::new(seed));
             let (inside, outside) = (SECTOR / 2..SECTOR * 5 / 2, SECTOR * 5 / 2..4 * SECTOR);
             assert!(content.bytes[outside].iter().all(|byte| *byte == 1));
             let written = &content.bytes[inside];

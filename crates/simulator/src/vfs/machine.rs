@@ -7,24 +7,24 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::disk::{Accident, Life, Shared};
+use super::disk::{DiskAccident, Life, MachineDisk};
 use super::ffi;
 use super::registry;
-use crate::random::Random;
+use crate::random::SeededRandom;
 
 /// A machine. Its files are there as long as this is, on the thread that made it.
 #[derive(Debug)]
-pub(crate) struct Machine(Arc<Shared>);
+pub(crate) struct SimulatedMachine(Arc<MachineDisk>);
 
 /// A process of a machine.
 #[derive(Clone, Debug)]
 pub(crate) struct Process {
-    machine: Arc<Shared>,
+    machine: Arc<MachineDisk>,
     life: Arc<Life>,
 }
 
 impl Process {
-    fn start(machine: &Arc<Shared>, spared: bool) -> Process {
+    fn start(machine: &Arc<MachineDisk>, spared: bool) -> Process {
         Process {
             machine: machine.clone(),
             life: machine.start_process(spared),
@@ -59,13 +59,13 @@ impl Process {
     }
 }
 
-impl Machine {
+impl SimulatedMachine {
     /// A machine with an empty disk. Another one of this name on this thread is forgotten.
-    pub(crate) fn new(name: &str, random: Random) -> Machine {
-        let shared = Shared::new(name, random);
+    pub(crate) fn new(name: &str, random: SeededRandom) -> SimulatedMachine {
+        let shared = MachineDisk::new(name, random);
         ffi::register();
         registry::add(&shared);
-        Machine(shared)
+        SimulatedMachine(shared)
     }
 
     /// Starts a process.
@@ -79,7 +79,7 @@ impl Machine {
     }
 
     /// Lets an accident strike after so many operations that it can strike at.
-    pub(crate) fn arm(&self, accident: Accident, after: u64) {
+    pub(crate) fn arm(&self, accident: DiskAccident, after: u64) {
         self.0.arm(accident, after);
     }
 
@@ -89,7 +89,7 @@ impl Machine {
     }
 
     /// The accidents that have struck since this was last asked.
-    pub(crate) fn struck(&self) -> Vec<Accident> {
+    pub(crate) fn struck(&self) -> Vec<DiskAccident> {
         self.0.take_struck()
     }
 
@@ -130,7 +130,7 @@ impl Machine {
     }
 }
 
-impl Drop for Machine {
+impl Drop for SimulatedMachine {
     fn drop(&mut self) {
         registry::remove(&self.0);
     }

@@ -5,28 +5,28 @@ use std::sync::Arc;
 
 use rusqlite::ffi;
 
-use super::disk::{File, Life, Operation, Shared, Verdict};
+use super::disk::{DiskOperation, File, Life, MachineDisk, Verdict};
 use super::locks::{self, Level, Region};
-use super::registry::Found;
+use super::registry::PathTarget;
 
 /// A result code of SQLite.
 pub(super) type Code = std::os::raw::c_int;
 
 /// A file that a connection has open.
-pub(super) struct Opened {
-    machine: Arc<Shared>,
+pub(super) struct FileHandle {
+    machine: Arc<MachineDisk>,
     life: Arc<Life>,
     file: Arc<File>,
     user: u64,
 }
 
 /// Opens a file.
-pub(super) fn open(found: Found, make: bool) -> Result<Opened, Code> {
+pub(super) fn open(found: PathTarget, make: bool) -> Result<FileHandle, Code> {
     if found.life.is_dead() {
         return Err(ffi::SQLITE_CANTOPEN);
     }
     let file = found.machine.open(&found.file, make);
-    Ok(Opened {
+    Ok(FileHandle {
         file: file.ok_or(ffi::SQLITE_CANTOPEN)?,
         user: found.machine.next_user(),
         machine: found.machine,
@@ -35,11 +35,14 @@ pub(super) fn open(found: Found, make: bool) -> Result<Opened, Code> {
 }
 
 /// Deletes a file.
-pub(super) fn delete(found: &Found, sync: bool) -> Code {
+pub(super) fn delete(found: &PathTarget, sync: bool) -> Code {
     if found.life.is_dead() {
         return ffi::SQLITE_IOERR_DELETE;
     }
-    match found.machine.judge(&found.life, Operation::Delete, false) {
+    match found
+        .machine
+        .judge(&found.life, DiskOperation::Delete, false)
+    {
         Verdict::Done | Verdict::Full => match found.machine.delete(&found.file, sync) {
             true => ffi::SQLITE_OK,
             false => ffi::SQLITE_IOERR_DELETE_NOENT,
@@ -56,13 +59,13 @@ pub(super) fn delete(found: &Found, sync: bool) -> Code {
 
 /// Whether there is a file that is not empty: what was made but never written counts for
 /// nothing, as in SQLite's own code for Unix.
-pub(super) fn exists(found: &Found) -> bool {
+pub(super) fn exists(found: &PathTarget) -> bool {
     let file = found.machine.find(&found.file);
     file.is_some_and(|file| file.content().len() > 0)
 }
 
 /// What an accident does beside the operation that it interrupts.
-fn fail(machine: &Shared, life: &Life, verdict: Verdict) {
+fn fail(machine: &MachineDisk, life: &Life, verdict: Verdict) {
     match verdict {
         Verdict::Killed => life.die(),
         Verdict::PowerLost => machine.lose_power(),
@@ -70,9 +73,9 @@ fn fail(machine: &Shared, life: &Life, verdict: Verdict) {
     }
 }
 
-impl Opened {
+impl FileHandle {
     pub(super) fn read(&self, at: usize, buffer: &mut [u8]) -> Code {
-        if self.life.is_dead() || self.judge(Operation::Read, false) != Verdict::Done {
+        if self.life.is_dead() || self.judge(DiskOperation::Read, false) != Verdict::Done {
             return ffi::SQLITE_IOERR_READ;
         }
         match self.file.content().read(at, buffer) {
@@ -86,7 +89,7 @@ impl Opened {
             return ffi::SQLITE_IOERR_WRITE;
         }
         let grows = at + bytes.len() > self.file.content().len();
-        let verdict = self.judge(Operation::Write, grows);
+        let verdict = self.judge(DiskOperation::Write, grows);
         let written = match verdict {
             Verdict::Done | Verdict::PowerLost => bytes.len(),
             Verdict::Killed | Verdict::Full => self.machine.part_of(bytes.len()),
@@ -107,7 +110,7 @@ impl Opened {
         if self.life.is_dead() {
             return ffi::SQLITE_IOERR_TRUNCATE;
         }
-        let verdict = self.judge(Operation::Truncate, false);
+        let verdict = self.judge(DiskOperation::Truncate, false);
         if matches!(verdict, Verdict::Done | Verdict::PowerLost) {
             self.file.content().truncate(length);
         }
@@ -122,7 +125,7 @@ impl Opened {
         if self.life.is_dead() {
             return ffi::SQLITE_IOERR_FSYNC;
         }
-        let verdict = self.judge(Operation::Sync, false);
+        let verdict = self.judge(DiskOperation::Sync, false);
         if verdict == Verdict::Done {
             self.file.content().sync();
             self.machine.sync_name(&self.file);
@@ -191,12 +194,12 @@ impl Opened {
         locks::barrier();
     }
 
-    fn judge(&self, operation: Operation, grows: bool) -> Verdict {
+    fn judge(&self, operation: DiskOperation, grows: bool) -> Verdict {
         self.machine.judge(&self.life, operation, grows)
     }
 }
 
-impl Drop for Opened {
+impl Drop for FileHandle {
     fn drop(&mut self) {
         self.file.locks().leave(self.user);
     }

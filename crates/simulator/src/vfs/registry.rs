@@ -9,19 +9,19 @@ use std::sync::{Arc, Weak};
 
 use tokio::time::Instant;
 
-use super::disk::{Life, Shared};
+use super::disk::{Life, MachineDisk};
 
 /// Where the simulated files seem to be: `/simulated/machine/process/file`.
 const ROOT: &str = "/simulated/";
 
 thread_local! {
     static CLOCK: Cell<Option<(Option<Instant>, i64)>> = const { Cell::new(None) };
-    static MACHINES: RefCell<Vec<Weak<Shared>>> = const { RefCell::new(Vec::new()) };
+    static MACHINES: RefCell<Vec<Weak<MachineDisk>>> = const { RefCell::new(Vec::new()) };
 }
 
 /// What a path names.
-pub(super) struct Found {
-    pub(super) machine: Arc<Shared>,
+pub(super) struct PathTarget {
+    pub(super) machine: Arc<MachineDisk>,
     pub(super) life: Arc<Life>,
     pub(super) file: String,
 }
@@ -39,14 +39,14 @@ pub(super) fn now_ms() -> Option<i64> {
     Some(began_ms + i64::try_from(elapsed).unwrap_or_default())
 }
 
-pub(super) fn add(machine: &Arc<Shared>) {
+pub(super) fn add(machine: &Arc<MachineDisk>) {
     MACHINES.with_borrow_mut(|machines| {
         machines.retain(|it| it.upgrade().is_some_and(|it| it.name() != machine.name()));
         machines.push(Arc::downgrade(machine));
     });
 }
 
-pub(super) fn remove(machine: &Arc<Shared>) {
+pub(super) fn remove(machine: &Arc<MachineDisk>) {
     // While a thread ends there may be no list any more.
     let _ = MACHINES.try_with(|machines| {
         let mut machines = machines.borrow_mut();
@@ -70,7 +70,7 @@ pub(super) fn is_ours(path: &str) -> bool {
 }
 
 /// What a path names; there may be no such file yet.
-pub(super) fn find(path: &str) -> Option<Found> {
+pub(super) fn find(path: &str) -> Option<PathTarget> {
     let mut parts = path.strip_prefix(ROOT)?.splitn(3, '/');
     let (name, process, file) = (parts.next()?, parts.next()?, parts.next()?);
     let process = process.parse().ok()?;
@@ -80,7 +80,7 @@ pub(super) fn find(path: &str) -> Option<Found> {
         alive.find(|machine| machine.name() == name)
     });
     let machine = machines.ok().flatten()?;
-    Some(Found {
+    Some(PathTarget {
         life: machine.life(process)?,
         machine,
         file: file.into(),

@@ -6,8 +6,8 @@ use rusqlite::{Connection, params};
 use tidewater_protocol::RemoteId;
 use tidewater_remote::database::RemoteDatabase;
 
-use super::{Accident, Machine, Operation, Process};
-use crate::random::Random;
+use super::{DiskAccident, DiskOperation, Process, SimulatedMachine};
+use crate::random::SeededRandom;
 
 /// An application that writes down in its own memory what it has committed.
 struct Ledger {
@@ -35,7 +35,7 @@ fn connect(process: &Process, journal: &str, synchronous: &str) -> rusqlite::Res
 fn transaction(
     connection: &mut Connection,
     batch: i64,
-    random: &mut Random,
+    random: &mut SeededRandom,
 ) -> rusqlite::Result<()> {
     let transaction = connection.transaction()?;
     let rows = random.between(1, 20);
@@ -53,7 +53,7 @@ fn transaction(
 }
 
 /// Works until something fails or enough is done.
-fn work(process: &Process, journal: &str, ledger: &mut Ledger, random: &mut Random) {
+fn work(process: &Process, journal: &str, ledger: &mut Ledger, random: &mut SeededRandom) {
     let Ok(mut connection) = connect(process, journal, "EXTRA") else {
         return;
     };
@@ -67,7 +67,7 @@ fn work(process: &Process, journal: &str, ledger: &mut Ledger, random: &mut Rand
 }
 
 /// What a new process finds.
-fn check(machine: &Machine, ledger: &mut Ledger, context: &str) {
+fn check(machine: &SimulatedMachine, ledger: &mut Ledger, context: &str) {
     let process = machine.observer();
     let connection = Connection::open(process.path("test.db")).unwrap();
     let intact: String = connection
@@ -104,12 +104,12 @@ fn check(machine: &Machine, ledger: &mut Ledger, context: &str) {
 fn accidents(
     journal: &str,
     seeds: std::ops::Range<u64>,
-    choose: fn(&Process, &mut Random) -> Accident,
+    choose: fn(&Process, &mut SeededRandom) -> DiskAccident,
 ) {
     let mut struck = 0;
     for seed in seeds {
-        let mut random = Random::new(seed);
-        let machine = Machine::new("device", random.fork());
+        let mut random = SeededRandom::new(seed);
+        let machine = SimulatedMachine::new("device", random.fork());
         let mut ledger = Ledger {
             confirmed: 0,
             begun: 0,
@@ -133,33 +133,33 @@ fn accidents(
 #[test]
 fn a_killed_process_leaves_a_whole_file_with_all_that_it_committed_in_wal_mode() {
     accidents("WAL", 0..120, |process, _| {
-        Accident::Killed(process.number())
+        DiskAccident::Killed(process.number())
     });
 }
 
 #[test]
 fn a_killed_process_leaves_a_whole_file_with_all_that_it_committed_with_a_rollback_journal() {
     accidents("DELETE", 0..120, |process, _| {
-        Accident::Killed(process.number())
+        DiskAccident::Killed(process.number())
     });
 }
 
 #[test]
 fn lost_power_leaves_a_whole_file_with_all_that_was_committed_in_wal_mode() {
-    accidents("WAL", 0..120, |_, _| Accident::PowerLost);
+    accidents("WAL", 0..120, |_, _| DiskAccident::PowerLost);
 }
 
 #[test]
 fn lost_power_leaves_a_whole_file_with_all_that_was_committed_with_a_rollback_journal() {
     for journal in ["DELETE", "TRUNCATE", "PERSIST"] {
-        accidents(journal, 0..60, |_, _| Accident::PowerLost);
+        accidents(journal, 0..60, |_, _| DiskAccident::PowerLost);
     }
 }
 
 #[test]
 fn a_disk_that_is_full_or_fails_leaves_a_whole_file() {
-    fn any(_: &Process, random: &mut Random) -> Accident {
-        use Operation::{Delete, Read, Sync, Truncate, Write};
+    fn any(_: &Process, random: &mut SeededRandom) -> DiskAccident {
+        use DiskOperation::{Delete, Read, Sync, Truncate, Write};
         match random.pick(&[
             None,
             Some(Read),
@@ -168,11 +168,11 @@ fn a_disk_that_is_full_or_fails_leaves_a_whole_file() {
             Some(Truncate),
             Some(Delete),
         ]) {
-            Some(Some(operation)) => Accident::Broken {
+            Some(Some(operation)) => DiskAccident::Broken {
                 operation,
                 lasting: random.percent(50),
             },
-            _ => Accident::Full,
+            _ => DiskAccident::Full,
         }
     }
     for journal in ["WAL", "DELETE"] {
@@ -183,8 +183,8 @@ fn a_disk_that_is_full_or_fails_leaves_a_whole_file() {
 /// How many of the seeds lose a confirmed transaction or damage the file.
 fn damages(journal: &str, synchronous: &str) -> usize {
     let damaged = (0..100).filter(|seed| {
-        let mut random = Random::new(*seed);
-        let machine = Machine::new("device", random.fork());
+        let mut random = SeededRandom::new(*seed);
+        let machine = SimulatedMachine::new("device", random.fork());
         let process = machine.start();
         let mut connection = connect(&process, journal, synchronous).unwrap();
         // A checkpoint would sync the log.
@@ -224,7 +224,7 @@ fn what_a_weaker_setting_does_not_promise_is_lost_with_power() {
 
 #[test]
 fn connections_of_several_processes_exclude_each_other_and_see_each_other() {
-    let machine = Machine::new("device", Random::new(1));
+    let machine = SimulatedMachine::new("device", SeededRandom::new(1));
     let (one, other) = (machine.start(), machine.start());
     let mut first = connect(&one, "WAL", "FULL").unwrap();
     let second = connect(&other, "WAL", "FULL").unwrap();
@@ -262,7 +262,7 @@ fn connections_of_several_processes_exclude_each_other_and_see_each_other() {
 
 #[test]
 fn files_of_no_machine_are_the_operating_system_s() {
-    let machine = Machine::new("device", Random::new(1));
+    let machine = SimulatedMachine::new("device", SeededRandom::new(1));
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("real.db");
     let connection = Connection::open(&path).unwrap();
@@ -285,7 +285,7 @@ fn files_of_no_machine_are_the_operating_system_s() {
 #[test]
 fn who_a_remote_is_outlives_lost_power_before_its_first_download() {
     for seed in 0..60 {
-        let machine = Machine::new("device", Random::new(seed));
+        let machine = SimulatedMachine::new("device", SeededRandom::new(seed));
         let id = RemoteId([7; 16]);
         let mut remote = RemoteDatabase::open(&machine.start().path("remote.db")).unwrap();
         remote

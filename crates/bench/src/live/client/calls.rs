@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 
 use tidewater_client::{Link, Request};
 
-use super::{Job, Outcome};
+use super::{Job, JobOutcome};
 
-pub(super) fn raw(job: &Job) -> anyhow::Result<Outcome> {
+pub(super) fn raw(job: &Job) -> anyhow::Result<JobOutcome> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
     let address = listener.local_addr()?;
     let echo = thread::spawn(move || -> std::io::Result<()> {
@@ -39,7 +39,7 @@ pub(super) fn raw(job: &Job) -> anyhow::Result<Outcome> {
 pub(super) fn one_after_the_other(
     job: &Job,
     mut once: impl FnMut() -> anyhow::Result<()>,
-) -> anyhow::Result<Outcome> {
+) -> anyhow::Result<JobOutcome> {
     // The first ones wake everybody up.
     for _ in 0..100 {
         once()?;
@@ -53,7 +53,7 @@ pub(super) fn one_after_the_other(
         times.push((now - last).as_secs_f64() * 1e6);
         last = now;
     }
-    Ok(Outcome::of_times(times, last - begun))
+    Ok(JobOutcome::of_times(times, last - begun))
 }
 
 pub(super) fn by_threads(
@@ -62,7 +62,7 @@ pub(super) fn by_threads(
     pause: Duration,
     link: &Link,
     request: Arc<dyn Fn(u64) -> Request + Send + Sync>,
-) -> anyhow::Result<Outcome> {
+) -> anyhow::Result<JobOutcome> {
     if threads == 1 {
         let mut number = 0;
         return one_after_the_other(job, || {
@@ -101,5 +101,5 @@ pub(super) fn by_threads(
         let times = times.map_err(|_| anyhow::anyhow!("a thread has panicked"))??;
         all.extend(times);
     }
-    Ok(Outcome::of_times(all, begun.elapsed()))
+    Ok(JobOutcome::of_times(all, begun.elapsed()))
 }

@@ -11,7 +11,7 @@ use bytes::BytesMut;
 use tidewater_client::{Link, SpaceSubscription, SubscriptionStart};
 use tidewater_protocol::event::put_event;
 
-use super::{Job, Outcome, PAYLOAD};
+use super::{Job, JobOutcome, PAYLOAD};
 
 const SPACE: &str = "bench";
 const KEPT: &str = "kept";
@@ -33,7 +33,7 @@ fn subject(publisher: u32) -> String {
 }
 
 /// Bytes to six sockets, counted as the events that they would be.
-pub(super) fn raw_to_six(job: &Job) -> anyhow::Result<Outcome> {
+pub(super) fn raw_to_six(job: &Job) -> anyhow::Result<JobOutcome> {
     let mut event = BytesMut::new();
     put_event(&mut event, &subject(0), None, &[0; PAYLOAD])?;
     let chunk = vec![0; 64 << 10];
@@ -64,7 +64,7 @@ pub(super) fn raw_to_six(job: &Job) -> anyhow::Result<Outcome> {
         let joined = reader.join();
         read += joined.map_err(|_| anyhow::anyhow!("a thread has panicked"))?;
     }
-    Ok(Outcome::counted(
+    Ok(JobOutcome::counted(
         (read / event.len()) as u64,
         begun.elapsed(),
     ))
@@ -76,7 +76,7 @@ pub(super) fn publish(
     link: &Link,
     publisher: u32,
     per_second: Option<u32>,
-) -> anyhow::Result<Outcome> {
+) -> anyhow::Result<JobOutcome> {
     let subject = subject(publisher);
     let mut payload = [b'x'; PAYLOAD];
     let begun = Instant::now();
@@ -97,7 +97,7 @@ pub(super) fn publish(
         }
     }
     link.flush()?;
-    Ok(Outcome::counted(number, begun.elapsed()))
+    Ok(JobOutcome::counted(number, begun.elapsed()))
 }
 
 /// Whoever hears all of it.
@@ -111,7 +111,7 @@ impl Listener {
         Ok(Listener { subscription })
     }
 
-    pub(super) fn listen(mut self, job: &Job) -> anyhow::Result<Outcome> {
+    pub(super) fn listen(mut self, job: &Job) -> anyhow::Result<JobOutcome> {
         let mut next: HashMap<String, u64> = HashMap::new();
         let mut count: u64 = 0;
         let mut gaps = 0;
@@ -138,15 +138,20 @@ impl Listener {
             }
         }
         let took = begun.map_or(length, |it| it.elapsed());
-        Ok(Outcome {
+        Ok(JobOutcome {
             missed: gaps,
-            ..Outcome::counted(count, took)
+            ..JobOutcome::counted(count, took)
         })
     }
 }
 
 /// Each thread waits until its events are kept before it publishes the next ones.
-pub(super) fn keep(job: &Job, link: &Link, threads: u32, at_once: u32) -> anyhow::Result<Outcome> {
+pub(super) fn keep(
+    job: &Job,
+    link: &Link,
+    threads: u32,
+    at_once: u32,
+) -> anyhow::Result<JobOutcome> {
     let begun = Instant::now();
     let length = Duration::from_secs_f64(job.seconds);
     let threads = (0..threads).map(|thread| {
@@ -170,8 +175,8 @@ pub(super) fn keep(job: &Job, link: &Link, threads: u32, at_once: u32) -> anyhow
         let joined = thread.join();
         times.extend(joined.map_err(|_| anyhow::anyhow!("a thread has panicked"))??);
     }
-    let outcome = Outcome::of_times(times, begun.elapsed());
-    Ok(Outcome {
+    let outcome = JobOutcome::of_times(times, begun.elapsed());
+    Ok(JobOutcome {
         count: outcome.count * u64::from(at_once),
         ..outcome
     })

@@ -31,12 +31,12 @@ pub(super) struct Job {
     pub(super) http_port: u16,
     pub(super) password: String,
     pub(super) seconds: f64,
-    pub(super) kind: Kind,
+    pub(super) kind: JobKind,
 }
 
 /// A kind of job.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(super) enum Kind {
+pub(super) enum JobKind {
     /// Bytes to another thread's socket of this process and back: what the machine can do.
     Raw,
     /// Calls that the server answers itself, by so many threads with pauses.
@@ -66,7 +66,7 @@ pub(super) enum Kind {
 
 /// What came of it.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
-pub(super) struct Outcome {
+pub(super) struct JobOutcome {
     pub(super) count: u64,
     pub(super) seconds: f64,
     pub(super) median_us: f64,
@@ -77,29 +77,29 @@ pub(super) struct Outcome {
     pub(super) extra: f64,
 }
 
-impl Outcome {
-    pub(super) fn counted(count: u64, took: Duration) -> Outcome {
-        Outcome {
+impl JobOutcome {
+    pub(super) fn counted(count: u64, took: Duration) -> JobOutcome {
+        JobOutcome {
             count,
             seconds: took.as_secs_f64(),
-            ..Outcome::default()
+            ..JobOutcome::default()
         }
     }
 
     /// Of single ones that took so many microseconds each.
-    pub(super) fn of_times(mut times: Vec<f64>, took: Duration) -> Outcome {
+    pub(super) fn of_times(mut times: Vec<f64>, took: Duration) -> JobOutcome {
         times.sort_by(f64::total_cmp);
-        Outcome {
+        JobOutcome {
             median_us: percentile(&times, 0.5),
             p99_us: percentile(&times, 0.99),
-            ..Outcome::counted(times.len() as u64, took)
+            ..JobOutcome::counted(times.len() as u64, took)
         }
     }
 
     /// What programs that ran beside each other came to.
-    pub(super) fn beside(outcomes: &[Outcome]) -> Outcome {
-        let most = |value: fn(&Outcome) -> f64| outcomes.iter().map(value).fold(0.0, f64::max);
-        Outcome {
+    pub(super) fn beside(outcomes: &[JobOutcome]) -> JobOutcome {
+        let most = |value: fn(&JobOutcome) -> f64| outcomes.iter().map(value).fold(0.0, f64::max);
+        JobOutcome {
             count: outcomes.iter().map(|it| it.count).sum(),
             seconds: most(|it| it.seconds),
             median_us: most(|it| it.median_us),
@@ -150,26 +150,26 @@ pub fn client() -> anyhow::Result<()> {
 }
 
 /// What is left to do when everything is ready.
-type Worker = Box<dyn FnOnce(&Job) -> anyhow::Result<Outcome>>;
+type Worker = Box<dyn FnOnce(&Job) -> anyhow::Result<JobOutcome>>;
 
 fn prepare(job: &Job) -> anyhow::Result<Worker> {
     Ok(match job.kind {
-        Kind::Raw => Box::new(calls::raw),
-        Kind::EchoHttp => {
+        JobKind::Raw => Box::new(calls::raw),
+        JobKind::EchoHttp => {
             let mut stream = Http::connect(job)?;
             Box::new(move |job| {
                 let body = serde_json::json!({ "value": payload() }).to_string();
                 one_after_the_other(job, || stream.call("tidewater.echo", &body))
             })
         }
-        Kind::Echo { threads, pause_ms } => {
+        JobKind::Echo { threads, pause_ms } => {
             let link = connect(job)?;
             let request = Request::new("tidewater.echo").with("value", Some(payload().into()));
             let request = Arc::new(move |_| request.clone());
             let pause = Duration::from_millis(pause_ms);
             Box::new(move |job| by_threads(job, threads, pause, &link, request))
         }
-        Kind::Lookup { threads } => {
+        JobKind::Lookup { threads } => {
             let link = connect(job)?;
             let request = |number: u64| {
                 let (employee, purchase) = base::key_of(number);
@@ -180,33 +180,33 @@ fn prepare(job: &Job) -> anyhow::Result<Worker> {
             let request = Arc::new(request);
             Box::new(move |job| by_threads(job, threads, Duration::ZERO, &link, request))
         }
-        Kind::RawToSix => Box::new(events::raw_to_six),
-        Kind::Publish {
+        JobKind::RawToSix => Box::new(events::raw_to_six),
+        JobKind::Publish {
             publisher,
             per_second,
         } => {
             let link = connect(job)?;
             Box::new(move |job| events::publish(job, &link, publisher, per_second))
         }
-        Kind::Listen => {
+        JobKind::Listen => {
             let listener = events::Listener::start(&connect(job)?)?;
             Box::new(move |job| listener.listen(job))
         }
-        Kind::Keep { threads, at_once } => {
+        JobKind::Keep { threads, at_once } => {
             let link = connect(job)?;
             Box::new(move |job| events::keep(job, &link, threads, at_once))
         }
-        Kind::Syncs { remotes } => {
-            let syncing = remotes::Syncing::start(job, remotes)?;
+        JobKind::Syncs { remotes } => {
+            let syncing = remotes::SyncedRemotes::start(job, remotes)?;
             Box::new(move |job| syncing.run(job))
         }
-        Kind::Live { first, remotes } => {
+        JobKind::Live { first, remotes } => {
             let live = remotes::Live::start(job, first, remotes)?;
             Box::new(|_| live.stop())
         }
-        Kind::Idle { remotes } => {
+        JobKind::Idle { remotes } => {
             let idle = remotes::idle(job, remotes)?;
-            Box::new(move |_| Ok(Outcome::counted(idle.len() as u64, Duration::ZERO)))
+            Box::new(move |_| Ok(JobOutcome::counted(idle.len() as u64, Duration::ZERO)))
         }
     })
 }

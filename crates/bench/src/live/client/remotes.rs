@@ -22,11 +22,11 @@ use tidewater_remote::{RemoteConnection, SyncDirection, VerifyMode};
 use tidewater_server::Environment;
 
 use super::super::events::ROWS;
-use super::{Job, Outcome};
+use super::{Job, JobOutcome};
 use crate::driver::{edit, employee, folder, user};
-use crate::options::Files;
+use crate::options::FilesPlace;
 use crate::processes::raise_open_files;
-use crate::report::Operation;
+use crate::report::TimedOperation;
 use crate::server::PUBLICATION;
 
 /// Only touched pages count.
@@ -57,26 +57,26 @@ fn path(folder: &Path, number: u32) -> PathBuf {
 }
 
 /// Remotes that have synced for the first time.
-pub(super) struct Syncing {
+pub(super) struct SyncedRemotes {
     remotes: Vec<Remote>,
     folder: TempDir,
 }
 
-impl Syncing {
-    pub(super) fn start(job: &Job, remotes: u32) -> anyhow::Result<Syncing> {
-        let folder = folder(&Files::Memory)?;
+impl SyncedRemotes {
+    pub(super) fn start(job: &Job, remotes: u32) -> anyhow::Result<SyncedRemotes> {
+        let folder = folder(&FilesPlace::Memory)?;
         let synced = (0..remotes).map(|number| {
             let mut remote = open(job, folder.path(), number)?;
             remote.sync(&mut |_| ControlFlow::Continue(()))?;
             Ok(remote)
         });
-        Ok(Syncing {
+        Ok(SyncedRemotes {
             remotes: synced.collect::<anyhow::Result<_>>()?,
             folder,
         })
     }
 
-    pub(super) fn run(self, job: &Job) -> anyhow::Result<Outcome> {
+    pub(super) fn run(self, job: &Job) -> anyhow::Result<JobOutcome> {
         let begun = Instant::now();
         let length = Duration::from_secs_f64(job.seconds);
         let threads = (0..).zip(self.remotes).map(|(number, mut remote)| {
@@ -85,7 +85,7 @@ impl Syncing {
                 let mut times = Vec::new();
                 while begun.elapsed() < length {
                     let done = times.len() as u32;
-                    edit(&path, employee(number), Operation::Update, ROWS, done)?;
+                    edit(&path, employee(number), TimedOperation::Update, ROWS, done)?;
                     let started = Instant::now();
                     remote.sync(&mut |_| ControlFlow::Continue(()))?;
                     times.push(started.elapsed().as_secs_f64() * 1e6);
@@ -98,7 +98,7 @@ impl Syncing {
         for thread in threads {
             times.extend(joined(thread)?);
         }
-        Ok(Outcome::of_times(times, begun.elapsed()))
+        Ok(JobOutcome::of_times(times, begun.elapsed()))
     }
 }
 
@@ -119,7 +119,7 @@ impl Live {
     /// Returns when all are live.
     pub(super) fn start(job: &Job, first: u32, remotes: u32) -> anyhow::Result<Live> {
         raise_open_files(u64::from(remotes) * FILES_EACH + OTHER_FILES);
-        let folder = folder(&Files::Memory)?;
+        let folder = folder(&FilesPlace::Memory)?;
         let mut live = Live {
             stop: Arc::default(),
             told: Arc::default(),
@@ -167,14 +167,14 @@ impl Live {
         Ok(live)
     }
 
-    pub(super) fn stop(self) -> anyhow::Result<Outcome> {
+    pub(super) fn stop(self) -> anyhow::Result<JobOutcome> {
         self.stop.store(true, Ordering::Relaxed);
         for thread in self.threads {
             joined(thread)?;
         }
         let told = self.told.load(Ordering::Relaxed);
         self.folder.close()?;
-        Ok(Outcome::counted(told, Duration::ZERO))
+        Ok(JobOutcome::counted(told, Duration::ZERO))
     }
 }
 
@@ -189,7 +189,7 @@ pub(super) struct Idle {
 /// told when something changes.
 pub(super) fn idle(job: &Job, remotes: u32) -> anyhow::Result<Vec<Idle>> {
     raise_open_files(u64::from(remotes) + OTHER_FILES);
-    let folder = folder(&Files::Memory)?;
+    let folder = folder(&FilesPlace::Memory)?;
     let mut first = open(job, folder.path(), 0)?;
     if let Some(ca_file) = &job.ca_file {
         first.set_ca_file(Some(ca_file))?;

@@ -9,7 +9,7 @@ const REMOTE: &[u8] = b"remote";
 
 fn edit(is_delete: bool, is_own: bool) -> Edit {
     Edit {
-        table: Table::Visit,
+        table: JudgedTable::Visit,
         key: 7,
         is_delete,
         is_own,
@@ -97,17 +97,17 @@ fn a_refusal_that_one_side_does_not_know_is_found() {
 fn a_deleted_row_that_is_there_is_found() {
     let delete = edit(true, false);
     let mut records = Records::default();
-    records.present = HashSet::from([(Table::Visit, 7)]);
+    records.present = HashSet::from([(JudgedTable::Visit, 7)]);
     assert!(records.fate(&delete, &there(false, true)).is_err());
-    records.conflicting_deletes = HashSet::from([(b"another".to_vec(), Table::Visit, 7)]);
+    records.conflicting_deletes = HashSet::from([(b"another".to_vec(), JudgedTable::Visit, 7)]);
     assert!(records.fate(&delete, &there(false, true)).is_err());
-    records.conflicting_deletes = HashSet::from([(REMOTE.to_vec(), Table::Visit, 7)]);
+    records.conflicting_deletes = HashSet::from([(REMOTE.to_vec(), JudgedTable::Visit, 7)]);
     assert_eq!(
         records.fate(&delete, &there(false, true)),
         Ok(Fate::Conflict)
     );
     records.present.clear();
-    records.deleted = HashSet::from([(Table::Visit, 7)]);
+    records.deleted = HashSet::from([(JudgedTable::Visit, 7)]);
     assert_eq!(
         records.fate(&delete, &there(false, true)),
         Ok(Fate::InCentre)
@@ -118,8 +118,8 @@ fn a_deleted_row_that_is_there_is_found() {
 fn a_refused_delete_is_known_on_the_remote_until_the_row_is_back() {
     let delete = edit(true, false);
     let mut records = Records::default();
-    records.present = HashSet::from([(Table::Visit, 7)]);
-    records.refused_deletes = HashSet::from([(REMOTE.to_vec(), Table::Visit, 7)]);
+    records.present = HashSet::from([(JudgedTable::Visit, 7)]);
+    records.refused_deletes = HashSet::from([(REMOTE.to_vec(), JudgedTable::Visit, 7)]);
     assert!(records.fate(&delete, &there(false, true)).is_err());
     assert_eq!(records.fate(&delete, &there(true, true)), Ok(Fate::Refused));
     assert_eq!(
@@ -132,8 +132,8 @@ fn a_refused_delete_is_known_on_the_remote_until_the_row_is_back() {
 fn a_refused_delete_is_settled_only_by_a_later_change_of_its_device() {
     let delete = edit(true, false);
     let mut records = Records::default();
-    records.present = HashSet::from([(Table::Visit, 7)]);
-    records.settled_deletes = HashSet::from([(REMOTE.to_vec(), Table::Visit, 7)]);
+    records.present = HashSet::from([(JudgedTable::Visit, 7)]);
+    records.settled_deletes = HashSet::from([(REMOTE.to_vec(), JudgedTable::Visit, 7)]);
     assert!(records.fate(&delete, &there(false, true)).is_err());
     assert!(records.fate(&delete, &there(true, true)).is_err());
     assert_eq!(
