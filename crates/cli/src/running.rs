@@ -46,7 +46,7 @@ impl ServerStatus {
         };
         let mut server = ServerStatus {
             admin: Some(format!("http://{address}")),
-            ..RunningServer::default()
+            ..ServerStatus::default()
         };
         let answers = get(&address, "/readyz").and_then(|it| Ok((it, get(&address, "/metrics")?)));
         match answers {
@@ -249,7 +249,7 @@ mod tests {
             reachable: true,
             ready: true,
             figures: lines.iter().filter_map(|line| figure(line)).collect(),
-            ..RunningServer::default()
+            ..ServerStatus::default()
         };
         let text = server.describe();
         for told in ["is ready", "4 of 750.0 ms", "phase", "apply", "memory"] {

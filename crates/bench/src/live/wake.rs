@@ -11,7 +11,7 @@ use anyhow::{Context, bail};
 use tidewater_client::{LiveEvent, LiveOptions as StayOptions, Remote, SyncReason};
 use tidewater_purchase::FIRST_PURCH_ID;
 
-use super::LiveOptions;
+use super::LiveBenchOptions;
 use super::client::{Job, JobKind, JobOutcome};
 use super::report::{Goal, Unit};
 use super::stage::{Program, Stage, StageSetting};
@@ -45,7 +45,7 @@ pub(super) fn setting(remotes: u32, idle: u32) -> StageSetting {
     }
 }
 
-pub(super) fn trials(options: &LiveOptions, remotes: u32, idle: u32) -> Vec<Trial> {
+pub(super) fn trials(options: &LiveBenchOptions, remotes: u32, idle: u32) -> Vec<Trial> {
     let seconds = options.seconds;
     let milliseconds = |name: &str, value: fn(&JobOutcome) -> f64, most: f64| Figure {
         unit: Unit::Milliseconds,

@@ -383,7 +383,7 @@ fn tell<'r>(
         failures.push(failure(row, why, config));
     }
     if failures.is_empty() && operator.json {
-        let settled = settled.iter().map(|it| SettledRow {
+        let settled = settled.iter().map(|it| SettledObject {
             id: it.row.id,
             outcome: done(&it.row),
             row: it.written.as_deref().map(embedded),
@@ -501,11 +501,11 @@ struct ListedRows<'a> {
 
 #[derive(Serialize)]
 struct SettledRows {
-    settled: Vec<SettledRow>,
+    settled: Vec<SettledObject>,
 }
 
 #[derive(Serialize)]
-struct SettledRow {
+struct SettledObject {
     id: i64,
     #[serde(rename = "as")]
     outcome: &'static str,

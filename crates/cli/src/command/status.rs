@@ -336,8 +336,8 @@ impl<'a> CentreObject<'a> {
         let listed = status
             .incidents
             .iter()
-            .map(|it| IncidentObject::of(it, names));
-        let blocks = status.blocks.iter().map(|it| BlockObject::of(it, names));
+            .map(|it| IncidentObject::new(it, names));
+        let blocks = status.blocks.iter().map(|it| BlockObject::new(it, names));
         let keyless = status.keyless_rows.iter().map(|it| KeylessObject {
             table: &it.table,
             rows: it.rows,
@@ -393,7 +393,7 @@ impl NumbersObject<'_> {
 }
 
 impl BlockObject<'_> {
-    fn of<'a>(block: &'a BlockRecord, names: &'a DeviceNames) -> BlockObject<'a> {
+    fn new<'a>(block: &'a BlockRecord, names: &'a DeviceNames) -> BlockObject<'a> {
         BlockObject {
             table: &block.table,
             remote_id: block.remote_id.to_string(),
@@ -426,7 +426,7 @@ impl BlockerObject<'_> {
 }
 
 impl IncidentObject<'_> {
-    fn of<'a>(incident: &'a IncidentRecord, names: &'a DeviceNames) -> IncidentObject<'a> {
+    fn new<'a>(incident: &'a IncidentRecord, names: &'a DeviceNames) -> IncidentObject<'a> {
         IncidentObject {
             at_ms: incident.at_ms,
             kind: incident.kind.name(),
@@ -440,7 +440,7 @@ impl IncidentObject<'_> {
 }
 
 impl SyncObject<'_> {
-    fn of<'a>(sync: &'a SyncRecord, names: &'a DeviceNames) -> SyncObject<'a> {
+    fn new<'a>(sync: &'a SyncRecord, names: &'a DeviceNames) -> SyncObject<'a> {
         let [inserts, updates, deletes] = sync.uploaded;
         let [upserts, removals] = sync.downloaded;
         // No publication's name has a comma.

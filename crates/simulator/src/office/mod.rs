@@ -19,7 +19,7 @@ use crate::users::OFFICE;
 use crate::users::PASSWORD;
 use crate::world::World;
 
-pub(crate) use backend::{Backend, KINDS as HANDLING, ServerMessage, eased, is_eased, says};
+pub(crate) use backend::{Backend, BackendVerdict, KINDS as HANDLING, eased, is_eased, says};
 pub(crate) use caller::call;
 
 /// Every kind of thing that happens to programs.
