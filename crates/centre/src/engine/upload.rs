@@ -7,35 +7,40 @@
 //!
 //! The modules below write the rows. In the order in which they run:
 //!
-//! 1. [`batching`] applies uploads of several remotes by the same statements; an upload with a row
-//!    that meets anything is set apart and goes through the steps below by itself.
-//! 2. [`column_map`] matches the columns that the remote announces with those of the publication.
-//! 3. [`incoming_rows`] finds the rows of a table in the chunks of the upload.
-//! 4. [`handler_decisions`] replaces rows, and decides rows, as handlers have said.
-//! 5. [`key_cascades`] knows what the upload itself does to rows by foreign keys that act;
+//! 1. [`upload_list`] applies a list of uploads in one transaction, each undone alone if it has
+//!    to be.
+//! 2. [`batching`] applies uploads of several remotes by the same statements; an upload with a
+//!    row that meets anything is set apart and goes through the steps below by itself.
+//! 3. [`column_map`] matches the columns that the remote announces with those of the publication.
+//! 4. [`incoming_rows`] finds the rows of a table in the chunks of the upload.
+//! 5. [`handler_decisions`] replaces rows, and decides rows, as handlers have said.
+//! 6. [`key_cascades`] knows what the upload itself does to rows by foreign keys that act;
 //!    [`foreign_keys`] has the values by which rows refer to each other.
-//! 6. [`sent_before`] finds the changes that the centre may have already.
-//! 7. [`given_rows`] reads which rows of the centre a script shows to the remote.
-//! 8. [`settled_refusals`] reads which parents were refused in earlier uploads.
-//! 9. [`apply`](mod@apply) makes the order of operations, and begins again when a later step says so.
-//! 10. [`unpublished_rows`] refuses the rows for which the publication has nothing any more.
-//! 11. [`scripted`] runs the upload scripts of a table in place of the steps 12 and 13.
-//! 12. [`settle`](mod@settle) writes the rows of one operation and decides conflicts;
-//!     [`resolver_output`] writes what a resolver makes of a conflict, [`row_writers`] tells it who
-//!     has written the centre's row.
-//! 13. [`retry`] tries failed rows again; [`key_cycles`] finds those that need each other.
-//! 14. [`orphans`] names the parents that a refused row misses.
-//! 15. [`dependent_refusals`] decides the rows that cannot take effect because others did not.
-//! 16. [`authorization`] judges rows as they are in the end by the scope of the end.
-//! 17. [`computed_values`] reads what the centre has made of the rows.
-//! 18. [`outcomes`] collects what became of each row; [`result`] packs that for the remote, and
+//! 7. [`scope_admission`] finds the scope by which the rows are judged.
+//! 8. [`sent_before`] finds the changes that the centre may have already.
+//! 9. [`given_rows`] reads which rows of the centre a script shows to the remote.
+//! 10. [`settled_refusals`] reads which parents were refused in earlier uploads.
+//! 11. [`apply`](mod@apply) applies one upload ([`upload_run`]) in the order of [`step_order`], and begins
+//!     again when a later step says so.
+//! 12. [`unpublished_rows`] refuses the rows for which the publication has nothing any more.
+//! 13. [`scripted`] runs the upload scripts of a table in place of the next two steps.
+//! 14. [`settle`](mod@settle) writes the rows of one operation and decides conflicts;
+//!     [`ready_rows`] has those that are ready, [`resolver_output`] writes what a resolver makes
+//!     of a conflict, [`row_writers`] tells it who has written the centre's row.
+//! 15. [`retry`] tries failed rows again; [`key_cycles`] finds those that need each other.
+//! 16. [`orphans`] names the parents that a refused row misses.
+//! 17. [`dependent_refusals`] decides the rows that cannot take effect because others did not.
+//! 18. [`authorization`] judges rows as they are in the end by the scope of the end.
+//! 19. [`computed_values`] reads what the centre has made of the rows.
+//! 20. [`outcomes`] collects what became of each row; [`result`] packs that for the remote, and
 //!     [`row_json`] writes it for people.
-//! 19. [`settled_refusals`] closes the refusals that the upload has settled.
-//! 20. [`echo_filter`] notes the rows that the download of the same sync leaves out.
+//! 21. [`settled_refusals`] closes the refusals that the upload has settled.
+//! 22. [`echo_filter`] notes the rows that the download of the same sync leaves out.
 //!
 //! [`operator_choice`] (a version of a conflict) and [`replay`] (a refused row) send what an operator
-//! has chosen through the steps 9 to 18, by [`operator_change`]. The adapter implements
-//! [`upload_writer`].
+//! has chosen through the steps 11 to 20, by [`operator_change`]. [`row_keys`] and [`refusal_reason`]
+//! have what all steps name rows and refusals by. The adapter implements [`upload_writer`] and
+//! [`target_table`].
 
 mod apply;
 mod authorization;
