@@ -21,6 +21,7 @@ mod partition;
 mod procedure;
 mod publication;
 mod relay;
+mod reload;
 mod retention;
 mod scripts;
 mod section_reader;

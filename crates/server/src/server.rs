@@ -381,21 +381,7 @@ impl RunningServer {
         }
         let configured = self.configured.lock();
         let mut configured = configured.unwrap_or_else(PoisonError::into_inner);
-        let (old, new) = (&configured.server, &config.server);
-        let differ = [
-            ("server.listen", old.listen != new.listen),
-            ("server.admin", old.admin != new.admin),
-            ("server.http", old.http != new.http),
-            ("server.proxies", old.proxies != new.proxies),
-            ("server.consolidated", old.consolidated != new.consolidated),
-            ("server.limits", old.limits != new.limits),
-            ("live", configured.live != config.live),
-            ("relay", configured.relay != config.relay),
-            ("wake", configured.wakes != config.wakes),
-            ("upstream", configured.upstream != config.upstream),
-            ("images", configured.images != config.images),
-            ("log", configured.log != config.log),
-        ];
+        let changes = configured.changes_for_start(&config);
         *self
             .retention
             .lock()
@@ -408,8 +394,7 @@ impl RunningServer {
         if !is_deployed {
             tracing::info!("publications are served as they are deployed: run tidewater deploy");
         }
-        let differ = differ.into_iter().filter(|(_, differs)| *differs);
-        Ok(differ.map(|(setting, _)| setting).collect())
+        Ok(changes)
     }
 
     /// The remotes that are connected now, with their users; one may be several times.
