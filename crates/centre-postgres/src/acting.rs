@@ -16,11 +16,10 @@ use super::quote::{ident, literal};
 use crate::driver_error::refused;
 use tidewater_centre::SyncContext;
 use tidewater_centre::engine::acting::{DatabaseRole, only};
-use tidewater_centre::engine::change_tracking::RoleSource;
-use tidewater_centre::engine::role_assumption::RoleAssumption;
+use tidewater_centre::engine::role_assumption::{RoleAdapter, RoleAssumption, RoleSource};
 use tidewater_centre::engine::scope::values_of;
 use tidewater_centre::engine::scope_query::wrong;
-use tidewater_centre::error::CentreError;
+use tidewater_centre::error::{CentreError, CentreResult};
 
 /// insufficient_privilege
 const DENIED: &str = "42501";
@@ -239,8 +238,26 @@ fn found(rows: &[tokio_postgres::Row]) -> Vec<DatabaseRole> {
     found.collect()
 }
 
-/// See [`acting_sql`](tidewater_centre::engine::database::Tracking::acting_sql).
-pub(super) fn sql(asked: RoleSource<'_>) -> String {
+/// The roles of PostgreSQL.
+pub(super) struct PostgresRoles;
+
+impl RoleAdapter<PostgresConnection, PublishedTable> for PostgresRoles {
+    fn role_sql(&self, role: RoleSource<'_>) -> String {
+        role_sql(role)
+    }
+
+    fn check_role<'a>(
+        &'a self,
+        connection: &'a mut PostgresConnection,
+        named: &'a str,
+        assumed: &'a RoleAssumption,
+        tables: &'a [PublishedTable],
+    ) -> CentreResult<'a, Vec<String>> {
+        Box::pin(check_role(connection, named, assumed, tables))
+    }
+}
+
+fn role_sql(asked: RoleSource<'_>) -> String {
     let asked = match asked {
         RoleSource::Named(role) => {
             // A name with a NUL is none.
@@ -252,8 +269,7 @@ pub(super) fn sql(asked: RoleSource<'_>) -> String {
     ROLES.replace("{asked}", &asked)
 }
 
-/// See [`check_acting`](tidewater_centre::engine::database::Tracking::check_acting).
-pub(super) async fn check(
+async fn check_role(
     connection: &mut PostgresConnection,
     named: &str,
     assumed: &RoleAssumption,

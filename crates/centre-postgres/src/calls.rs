@@ -570,7 +570,7 @@ fn parameter(column_type: ColumnType) -> Type {
     }
 }
 
-/// See [`check_call`](tidewater_centre::engine::database::Tracking::check_call).
+/// See [`check_call`](tidewater_centre::engine::change_tracking::ChangeTracking::check_call).
 pub(super) async fn check(
     connection: &mut PostgresConnection,
     named: &str,
@@ -614,7 +614,7 @@ pub(super) fn refused_by_database(named: &str, error: Error) -> CentreError {
     wrong(named, &what, hint)
 }
 
-/// See [`check_safe_time`](tidewater_centre::engine::database::Tracking::check_safe_time): when the
+/// See [`check_safe_time`](tidewater_centre::engine::change_tracking::ChangeTracking::check_safe_time): when the
 /// transactions of other roles began is hidden from most.
 pub(super) async fn check_safe_time(
     connection: &mut PostgresConnection,

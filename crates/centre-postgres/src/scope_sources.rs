@@ -52,7 +52,7 @@ JOIN pg_catalog.pg_class c ON c.oid = coalesce(s.oid, w.oid)
 JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
 ORDER BY 2";
 
-/// See [`Tracking::scope_sources`](tidewater_centre::engine::database::Tracking::scope_sources).
+/// See [`ChangeTracking::scope_sources`](tidewater_centre::engine::change_tracking::ChangeTracking::scope_sources).
 pub(super) async fn find(
     connection: &mut PostgresConnection,
     queries: &[&ScopeQuery],

@@ -60,7 +60,7 @@ pub(super) async fn prepare(
     connection.prepare(&sql, &types).await
 }
 
-/// See [`check_script`](tidewater_centre::engine::database::Tracking::check_script).
+/// See [`check_script`](tidewater_centre::engine::change_tracking::ChangeTracking::check_script).
 pub(super) async fn check_script(
     connection: &mut PostgresConnection,
     named: &str,

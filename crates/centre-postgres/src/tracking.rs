@@ -9,6 +9,7 @@ use tokio_postgres::{GenericClient, Row};
 
 use tidewater_protocol::Table;
 
+use super::acting::PostgresRoles;
 use super::catalog::PostgresCatalog;
 use super::connection::PostgresConnection;
 use super::publication::{Publication, PublishedTable};
@@ -18,8 +19,8 @@ use super::state::{self, ADVISORY_LOCK, PLACE};
 use super::tracked::{self, IncompleteLog};
 use super::triggers::LogSpec;
 use super::{
-    FINGERPRINTS, PostgresCentre, VERSION, acting, calls, existing_triggers, grants, members,
-    numbers, rights, scope, scope_sources, script_times, waits, watermark,
+    FINGERPRINTS, PostgresCentre, VERSION, calls, existing_triggers, grants, members, numbers,
+    rights, scope, scope_sources, script_times, waits, watermark,
 };
 use crate::deploy_lock::{begin_alone, everything};
 use crate::driver_error::refused;
@@ -29,7 +30,7 @@ use tidewater_centre::engine::callable_procedure::{CallableProcedure, StatementC
 use tidewater_centre::engine::catalog::TableInfo;
 use tidewater_centre::engine::change_log::ChangeLog;
 use tidewater_centre::engine::change_tracking::{
-    ChangeTracking, NumberBlockRequest, RightsPurpose, RoleRights, RoleSource,
+    ChangeTracking, NumberBlockRequest, RightsPurpose, RoleRights,
 };
 use tidewater_centre::engine::compile::{CompiledTable, WhichRule};
 use tidewater_centre::engine::connection::{
@@ -38,7 +39,7 @@ use tidewater_centre::engine::connection::{
 use tidewater_centre::engine::deployment_step::{
     DeploymentStep, ExistingChangeLogs, FoundLog, ScopeSources, StepLock,
 };
-use tidewater_centre::engine::role_assumption::RoleAssumption;
+use tidewater_centre::engine::role_assumption::RoleAdapter;
 use tidewater_centre::engine::scope_query::ScopeQuery;
 use tidewater_centre::engine::script::{Script, SqlDialect};
 use tidewater_centre::engine::scripts::{CheckedScript, SetColumn};
@@ -159,17 +160,8 @@ impl ChangeTracking for PostgresCentre {
         script_times::check_script(connection, named, script).await
     }
 
-    fn acting_sql(role: RoleSource<'_>) -> Option<String> {
-        Some(acting::sql(role))
-    }
-
-    async fn check_acting(
-        connection: &mut PostgresConnection,
-        named: &str,
-        assumed: &RoleAssumption,
-        tables: &[PublishedTable],
-    ) -> Result<Vec<String>, CentreError> {
-        acting::check(connection, named, assumed, tables).await
+    fn roles() -> Option<&'static dyn RoleAdapter<PostgresConnection, PublishedTable>> {
+        Some(&PostgresRoles)
     }
 
     fn state() -> String {

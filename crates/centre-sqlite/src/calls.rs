@@ -436,7 +436,7 @@ fn name(code: i32) -> String {
     name.to_owned()
 }
 
-/// See [`check_call`](tidewater_centre::engine::database::Tracking::check_call); with so many
+/// See [`check_call`](tidewater_centre::engine::change_tracking::ChangeTracking::check_call); with so many
 /// parameters beside its own for rows.
 pub(super) fn check(
     connection: &SqliteConnection,

@@ -16,7 +16,7 @@ const LOCK: &str = "writers wait until it is done";
 /// What fires a trigger; behind the table's name it ends the trigger's.
 const EVENTS: [&str; 3] = ["insert", "update", "delete"];
 
-/// See [`Tracking::scope_sources`](tidewater_centre::engine::database::Tracking::scope_sources).
+/// See [`ChangeTracking::scope_sources`](tidewater_centre::engine::change_tracking::ChangeTracking::scope_sources).
 pub(super) fn find(
     connection: &SqliteConnection,
     catalog: &SqliteCatalog,

@@ -25,6 +25,7 @@ use tidewater_centre::engine::connection::{
 use tidewater_centre::engine::deployment_step::{
     DeploymentStep, ExistingChangeLogs, FoundLog, ScopeSources, StepLock,
 };
+use tidewater_centre::engine::role_assumption::RoleAdapter;
 use tidewater_centre::engine::scope_query::ScopeQuery;
 use tidewater_centre::engine::script::{Script, SqlDialect};
 use tidewater_centre::engine::scripts::{CheckedScript, SetColumn};
@@ -152,6 +153,10 @@ impl ChangeTracking for SqliteCentre {
         query: &ScopeQuery,
     ) -> Result<(), CentreError> {
         scope::check_allowed(connection, named, query)
+    }
+
+    fn roles() -> Option<&'static dyn RoleAdapter<SqliteConnection, PublishedTable>> {
+        None
     }
 
     fn state() -> String {

@@ -13,7 +13,7 @@ use crate::events::{AppendOutcome, NewEvents, SpaceRetention, StoredEvent};
 use crate::explain::{ExplainQuestion, Explanation};
 use crate::follow::{FollowPosition, FollowedCommits, HoldingRequest, RemoteHolding};
 use crate::preview::{Preview, PreviewRequest};
-use crate::procedure::{CallInterrupt, CallOutcome, Cancel, OnceKeyState, ProcedureCall};
+use crate::procedure::{CallInterrupt, CallOutcome, OnceKeyState, ProcedureCall};
 use crate::procedure_spec::ProcedureSpec;
 use crate::publication::{DeployedPublications, ListedTable, PublicationSpec};
 use crate::records::{
@@ -64,9 +64,7 @@ pub trait Centre: Send + Sync {
 
     /// How many other sessions of Tidewater are connected to the database: of servers, which always
     /// are, and of commands that run at this moment. A database that cannot tell counts none.
-    fn other_sessions(&self) -> CentreResult<'_, u64> {
-        Box::pin(async { Ok(0) })
-    }
+    fn other_sessions(&self) -> CentreResult<'_, u64>;
 
     /// Runs statements of the operator's own in one transaction.
     fn run_statements<'a>(&'a self, sql: &'a str) -> CentreResult<'a, ()>;
@@ -88,9 +86,7 @@ pub trait Centre: Send + Sync {
     /// # Errors
     /// [`CentreError::NotDeployed`], or what is wrong with the publications: what was served
     /// before is served on.
-    fn refresh(&self) -> CentreResult<'_, Option<DeployedPublications>> {
-        Box::pin(async { Ok(None) })
-    }
+    fn refresh(&self) -> CentreResult<'_, Option<DeployedPublications>>;
 
     /// Another database connection that can run syncs.
     fn worker(&self) -> CentreResult<'_, Box<dyn Worker>>;
@@ -172,10 +168,7 @@ pub trait Centre: Send + Sync {
     ///
     /// # Errors
     /// [`CentreError::Configuration`] if there is no such remote, table or key.
-    fn explain<'a>(&'a self, question: &'a ExplainQuestion) -> CentreResult<'a, Explanation> {
-        let _ = question;
-        Box::pin(async { Err(not_told()) })
-    }
+    fn explain<'a>(&'a self, question: &'a ExplainQuestion) -> CentreResult<'a, Explanation>;
 
     /// What the publications would mean to the remotes that there are, against what is deployed.
     /// Nothing is changed.
@@ -186,10 +179,7 @@ pub trait Centre: Send + Sync {
         &'a self,
         publications: &'a [PublicationSpec],
         asked: &'a PreviewRequest,
-    ) -> CentreResult<'a, Preview> {
-        let _ = (publications, asked);
-        Box::pin(async { Err(not_told()) })
-    }
+    ) -> CentreResult<'a, Preview>;
 
     /// The scripts of a version of a publication, as it is configured, to be tried or printed. Nothing
     /// is changed.
@@ -200,18 +190,13 @@ pub trait Centre: Send + Sync {
         &'a self,
         publication: &'a PublicationSpec,
         version: &'a str,
-    ) -> CentreResult<'a, ScriptsToTry> {
-        let _ = (publication, version);
-        Box::pin(async { Err(not_told()) })
-    }
+    ) -> CentreResult<'a, ScriptsToTry>;
 
     /// Figures for the operator.
     fn status(&self) -> CentreResult<'_, CentreStatus>;
 
     /// How it goes at the moment. Called every few seconds; a database that tells nothing is fine.
-    fn pulse(&self) -> CentreResult<'_, CentrePulse> {
-        Box::pin(async { Ok(CentrePulse::default()) })
-    }
+    fn pulse(&self) -> CentreResult<'_, CentrePulse>;
 
     /// Drops what is older than its retention time, signing keys too that were superseded
     /// longer ago than a watermark can be of use. Of several servers that call
@@ -221,10 +206,7 @@ pub trait Centre: Send + Sync {
     /// What was committed since a position that this gave before; without one, only from where to
     /// follow on. No commit is skipped, whenever its transaction began, and what was not committed
     /// is not told. Cheap enough to be called every 50 ms, and on a connection of its own.
-    fn follow(&self, since: Option<FollowPosition>) -> CentreResult<'_, FollowedCommits> {
-        let _ = since;
-        Box::pin(async { Err(no_live_layer()) })
-    }
+    fn follow(&self, since: Option<FollowPosition>) -> CentreResult<'_, FollowedCommits>;
 
     /// Drops the events of some spaces that are older than their retention time; counts them. Those
     /// of other spaces stay.
@@ -232,10 +214,7 @@ pub trait Centre: Send + Sync {
         &'a self,
         spaces: &'a [SpaceRetention],
         now_ms: i64,
-    ) -> CentreResult<'a, u64> {
-        let _ = (spaces, now_ms);
-        Box::pin(async { Err(no_live_layer()) })
-    }
+    ) -> CentreResult<'a, u64>;
 
     /// Has the database read procedures as they are configured, and gives them in the same order
     /// so that they can be called. To be read again when the tables that they name were altered.
@@ -245,21 +224,12 @@ pub trait Centre: Send + Sync {
     fn procedures<'a>(
         &'a self,
         specs: &'a [ProcedureSpec],
-    ) -> CentreResult<'a, Vec<Arc<CallableProcedure>>> {
-        Box::pin(async move {
-            specs
-                .first()
-                .map_or(Ok(Vec::new()), |_| Err(no_live_layer()))
-        })
-    }
+    ) -> CentreResult<'a, Vec<Arc<CallableProcedure>>>;
 
     /// Looks whether the changes of the served tables are still tracked. Of a table whose are
     /// not, remotes get all rows, and an incident tells. Called every few seconds; a database
     /// that notices by itself has nothing to do.
-    fn check_tracking(&self, now_ms: i64) -> CentreResult<'_, ()> {
-        let _ = now_ms;
-        Box::pin(async { Ok(()) })
-    }
+    fn check_tracking(&self, now_ms: i64) -> CentreResult<'_, ()>;
 }
 
 /// One database connection that runs syncs, one call after the other. After an
@@ -268,9 +238,7 @@ pub trait Worker: Send {
     /// Whether the connection is there, as far as can be told without a word to the
     /// database: one that broke while it was idle is better replaced before it fails
     /// somebody's sync.
-    fn is_usable(&self) -> bool {
-        true
-    }
+    fn is_usable(&self) -> bool;
 
     /// Looks up everything that opening some sessions needs, in one round trip; in their order.
     fn session_states(&mut self, asked: Vec<SessionRequest>)
@@ -326,52 +294,28 @@ pub trait Worker: Send {
     /// Writes the version of a row that an operator has chosen, and notes with the conflict that it
     /// is settled, in one transaction. No remote's rights count. Deadlocks and serialization
     /// failures are retried inside.
-    fn settle_conflict(&mut self, choice: ConflictChoice) -> CentreResult<'_, SettleOutcome> {
-        let _ = choice;
-        Box::pin(async {
-            Err(CentreError::Configuration {
-                message: "conflicts cannot be settled in this consolidated database".into(),
-                hint: "write the row there yourself: that reaches everybody".into(),
-            })
-        })
-    }
+    fn settle_conflict(&mut self, choice: ConflictChoice) -> CentreResult<'_, SettleOutcome>;
 
     /// Settles a refused row as an operator says: writes it, if it is to be written, and notes how
     /// it is settled, in one transaction. No remote's rights count. Deadlocks and serialization
     /// failures are retried inside.
-    fn settle_refused(&mut self, choice: RefusedChoice) -> CentreResult<'_, SettleOutcome> {
-        let _ = choice;
-        Box::pin(async {
-            Err(CentreError::Configuration {
-                message: "refused rows cannot be settled in this consolidated database".into(),
-                hint: "write the row there yourself: that reaches everybody".into(),
-            })
-        })
-    }
+    fn settle_refused(&mut self, choice: RefusedChoice) -> CentreResult<'_, SettleOutcome>;
 
     /// Runs a script, and what stands before it in a sync, in a transaction that is undone.
     ///
     /// # Errors
     /// A script before it fails, or the row that it is run for is none of its table.
-    fn try_script(&mut self, trial: ScriptTrial) -> CentreResult<'_, TriedScript> {
-        let _ = trial;
-        Box::pin(async { Err(not_told()) })
-    }
+    fn try_script(&mut self, trial: ScriptTrial) -> CentreResult<'_, TriedScript>;
 
     /// Runs scripts of a sync that have a transaction of their own, if there are some. Deadlocks and
     /// serialization failures are retried inside.
     ///
     /// # Errors
     /// One of them failed, and nothing of them counts.
-    fn run_scripts(&mut self, asked: ScriptRun) -> CentreResult<'_, ()> {
-        let _ = asked;
-        Box::pin(async { Ok(()) })
-    }
+    fn run_scripts(&mut self, asked: ScriptRun) -> CentreResult<'_, ()>;
 
     /// The connection is not needed any more: scripts that end one are run.
-    fn end(&mut self) -> CentreResult<'_, ()> {
-        Box::pin(async { Ok(()) })
-    }
+    fn end(&mut self) -> CentreResult<'_, ()>;
 
     /// The stored result of the last upload of a subscription.
     fn stored_result<'a>(
@@ -412,10 +356,7 @@ pub trait Worker: Send {
     fn holdings<'a>(
         &'a mut self,
         checkpoints: &'a [Checkpoint],
-    ) -> CentreResult<'a, Vec<Option<RemoteHolding>>> {
-        let _ = checkpoints;
-        Box::pin(async { Err(no_live_layer()) })
-    }
+    ) -> CentreResult<'a, Vec<Option<RemoteHolding>>>;
 
     /// What remotes hold now of their publications, in the order that was asked, by what partition
     /// queries say in this moment. `None`: a query cannot be run for them. An empty list: they may
@@ -423,10 +364,7 @@ pub trait Worker: Send {
     fn holdings_now(
         &mut self,
         asked: Vec<HoldingRequest>,
-    ) -> CentreResult<'_, Vec<Option<Vec<RemoteHolding>>>> {
-        let _ = asked;
-        Box::pin(async { Err(no_live_layer()) })
-    }
+    ) -> CentreResult<'_, Vec<Option<Vec<RemoteHolding>>>>;
 
     /// Runs calls of procedures, each in a transaction of its own, in their order; those that
     /// follow each other and only read are run in one flight where the database can. Deadlocks and
@@ -439,15 +377,10 @@ pub trait Worker: Send {
         &mut self,
         calls: Vec<ProcedureCall>,
         now_ms: i64,
-    ) -> CentreResult<'_, Vec<CallOutcome>> {
-        let _ = (calls, now_ms);
-        Box::pin(async { Err(no_live_layer()) })
-    }
+    ) -> CentreResult<'_, Vec<CallOutcome>>;
 
     /// Ends calls that run on this connection.
-    fn interrupter(&self) -> Arc<dyn CallInterrupt> {
-        Arc::new(NoInterrupt)
-    }
+    fn interrupter(&self) -> Arc<dyn CallInterrupt>;
 
     /// Notes that something is begun elsewhere under a key of a user, which is to take effect once:
     /// a call of this procedure.
@@ -457,10 +390,7 @@ pub trait Worker: Send {
         key: [u8; 16],
         procedure: &'a str,
         now_ms: i64,
-    ) -> CentreResult<'a, OnceKeyState> {
-        let _ = (user, key, procedure, now_ms);
-        Box::pin(async { Err(no_live_layer()) })
-    }
+    ) -> CentreResult<'a, OnceKeyState>;
 
     /// Keeps the outcome of what was begun. If one is kept already, nothing happens.
     fn finish_once<'a>(
@@ -468,16 +398,10 @@ pub trait Worker: Send {
         user: &'a str,
         key: [u8; 16],
         outcome: Vec<u8>,
-    ) -> CentreResult<'a, ()> {
-        let _ = (user, key, outcome);
-        Box::pin(async { Err(no_live_layer()) })
-    }
+    ) -> CentreResult<'a, ()>;
 
     /// What was begun was not done: the key is free again. If an outcome is kept, nothing happens.
-    fn forget_once<'a>(&'a mut self, user: &'a str, key: [u8; 16]) -> CentreResult<'a, ()> {
-        let _ = (user, key);
-        Box::pin(async { Err(no_live_layer()) })
-    }
+    fn forget_once<'a>(&'a mut self, user: &'a str, key: [u8; 16]) -> CentreResult<'a, ()>;
 
     /// Appends events to their spaces in one transaction with one durable commit; in their order.
     /// Their numbers become visible in order: a reader who has seen one will see none before it
@@ -490,10 +414,7 @@ pub trait Worker: Send {
         &mut self,
         batch: Vec<NewEvents>,
         now_ms: i64,
-    ) -> CentreResult<'_, Vec<AppendOutcome>> {
-        let _ = (batch, now_ms);
-        Box::pin(async { Err(no_live_layer()) })
-    }
+    ) -> CentreResult<'_, Vec<AppendOutcome>>;
 
     /// The events of a space behind this number, in their order: no more than `limit`, and with
     /// about `max_bytes` of payloads, one at least if there is one.
@@ -503,10 +424,7 @@ pub trait Worker: Send {
         after: u64,
         limit: u64,
         max_bytes: u64,
-    ) -> CentreResult<'a, Vec<StoredEvent>> {
-        let _ = (space, after, limit, max_bytes);
-        Box::pin(async { Err(no_live_layer()) })
-    }
+    ) -> CentreResult<'a, Vec<StoredEvent>>;
 
     /// The newest event of each subject of a space, by the bytes of their subjects, from behind this
     /// one on (the empty one is before all others); as many as of [`Self::events_after`].
@@ -516,49 +434,15 @@ pub trait Worker: Send {
         after_subject: &'a str,
         limit: u64,
         max_bytes: u64,
-    ) -> CentreResult<'a, Vec<StoredEvent>> {
-        let _ = (space, after_subject, limit, max_bytes);
-        Box::pin(async { Err(no_live_layer()) })
-    }
+    ) -> CentreResult<'a, Vec<StoredEvent>>;
 
     /// The check of the event with this number; `None` if it is not there, or not any more.
-    fn event_check<'a>(&'a mut self, space: &'a str, id: u64) -> CentreResult<'a, Option<[u8; 8]>> {
-        let _ = (space, id);
-        Box::pin(async { Err(no_live_layer()) })
-    }
+    fn event_check<'a>(&'a mut self, space: &'a str, id: u64) -> CentreResult<'a, Option<[u8; 8]>>;
 
     /// The number of the last event of each of these spaces, 0 where there never was one. Cheap.
-    fn space_ends<'a>(&'a mut self, spaces: &'a [String]) -> CentreResult<'a, Vec<u64>> {
-        let _ = spaces;
-        Box::pin(async { Err(no_live_layer()) })
-    }
+    fn space_ends<'a>(&'a mut self, spaces: &'a [String]) -> CentreResult<'a, Vec<u64>>;
 
     /// Adds syncs to the history and notes when their remotes last synced, with few
     /// commits for many.
     fn record_syncs<'a>(&'a mut self, records: &'a [SyncRecord]) -> CentreResult<'a, ()>;
-}
-
-/// What a database says that has nothing of the live layer.
-fn no_live_layer() -> CentreError {
-    CentreError::Configuration {
-        message: "this consolidated database runs no procedures and keeps no events".into(),
-        hint: "use another one, or remove them from the configuration".into(),
-    }
-}
-
-/// Interrupts nothing.
-struct NoInterrupt;
-
-impl CallInterrupt for NoInterrupt {
-    fn interrupt(&self, call: &Cancel) {
-        call.set();
-    }
-}
-
-/// What a database says that cannot be asked about rows and configurations.
-fn not_told() -> CentreError {
-    CentreError::Configuration {
-        message: "this consolidated database cannot be asked that".into(),
-        hint: "look into its tables yourself".into(),
-    }
 }

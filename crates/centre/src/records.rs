@@ -379,7 +379,7 @@ pub struct Settlement {
     pub at_ms: i64,
     /// Who.
     pub by: String,
-    /// Which version: see [`Version::name`](crate::settling::Version::name).
+    /// Which version: see [`Version::name`](crate::settling::ConflictVersion::name).
     pub version: String,
 }
 

@@ -14,7 +14,7 @@ use tidewater_centre::engine::upload::orphans::is_own_parent;
 use tidewater_centre::engine::upload::upload_writer::ParentReference;
 
 impl UploadRows<'_> {
-    /// See [`Rows::without_parent`](tidewater_centre::engine::upload::rows::Rows::without_parent).
+    /// See [`UploadWriter::find_rows_without_parent`](tidewater_centre::engine::upload::upload_writer::UploadWriter::find_rows_without_parent).
     pub(super) async fn find_orphans(
         &self,
         table: &Incoming<'_>,

@@ -33,7 +33,7 @@ const CAREFULLY: usize = 16;
 type Tried<T> = std::result::Result<Vec<T>, (usize, RefusalReason)>;
 
 impl UploadRows<'_> {
-    /// See [`run_script`](tidewater_centre::engine::upload::rows::Rows::run_script).
+    /// See [`run_script`](tidewater_centre::engine::upload::upload_writer::UploadWriter::run_script).
     pub(super) async fn run_statements(
         &mut self,
         statements: &[scripts::ScriptStatement],
@@ -72,7 +72,7 @@ impl UploadRows<'_> {
         Ok(all)
     }
 
-    /// See [`run_set`](tidewater_centre::engine::upload::rows::Rows::run_set).
+    /// See [`run_set`](tidewater_centre::engine::upload::upload_writer::UploadWriter::run_set).
     pub(super) async fn run_for_set(
         &mut self,
         table: &PublishedTable,
@@ -228,7 +228,7 @@ async fn run_with(
     Ok((changed, first))
 }
 
-/// See [`rows_sql`](tidewater_centre::engine::database::Tracking::rows_sql): an array for each
+/// See [`rows_sql`](tidewater_centre::engine::change_tracking::ChangeTracking::rows_sql): an array for each
 /// column.
 pub(crate) fn rows_sql(table: &PublishedTable, columns: &[SetColumn], first: usize) -> String {
     let arrays = columns.iter().zip(first..);

@@ -55,7 +55,7 @@ struct BatchStatement<'b, 'u> {
 }
 
 impl UploadRows<'_> {
-    /// See [`Rows::write`](tidewater_centre::engine::upload::rows::Rows::write).
+    /// See [`Rows::write`](tidewater_centre::engine::upload::upload_writer::UploadWriter::write).
     pub(super) async fn write_batch(
         &mut self,
         batch: &RowBatch<'_, '_, PublishedTable>,
@@ -227,7 +227,7 @@ impl UploadRows<'_> {
         Ok(())
     }
 
-    /// See [`Rows::find`](tidewater_centre::engine::upload::rows::Rows::find).
+    /// See [`Rows::find`](tidewater_centre::engine::upload::upload_writer::UploadWriter::find).
     pub(super) async fn read_by_key(
         &mut self,
         table: &Incoming<'_>,
@@ -330,7 +330,7 @@ impl UploadRows<'_> {
         Ok(found)
     }
 
-    /// See [`Rows::with_children`](tidewater_centre::engine::upload::rows::Rows::with_children).
+    /// See [`UploadWriter::find_rows_with_children`](tidewater_centre::engine::upload::upload_writer::UploadWriter::find_rows_with_children).
     pub(super) async fn look_for_children(
         &mut self,
         table: &Incoming<'_>,

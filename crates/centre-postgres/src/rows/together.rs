@@ -15,7 +15,7 @@ use tidewater_centre::engine::upload::upload_writer::CyclePart;
 const MOST_BYTES: usize = 256 << 20;
 
 impl UploadRows<'_> {
-    /// See [`Rows::together`](tidewater_centre::engine::upload::rows::Rows::together).
+    /// See [`UploadWriter::write_cycle`](tidewater_centre::engine::upload::upload_writer::UploadWriter::write_cycle).
     pub(super) async fn apply_together(
         &mut self,
         parts: &[CyclePart<'_, '_, PublishedTable>],

@@ -14,7 +14,7 @@ use tidewater_centre::error::CentreError;
 use tidewater_protocol::UnpackedRow;
 
 impl UploadRows<'_> {
-    /// See [`Rows::without_parent`](tidewater_centre::engine::upload::rows::Rows::without_parent).
+    /// See [`UploadWriter::find_rows_without_parent`](tidewater_centre::engine::upload::upload_writer::UploadWriter::find_rows_without_parent).
     pub(super) fn find_orphans(
         &self,
         table: &Incoming<'_>,

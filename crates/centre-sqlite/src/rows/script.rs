@@ -200,7 +200,7 @@ fn one(
     Ok((connection.changes(), first))
 }
 
-/// See [`rows_sql`](tidewater_centre::engine::database::Tracking::rows_sql): one parameter, a JSON
+/// See [`rows_sql`](tidewater_centre::engine::change_tracking::ChangeTracking::rows_sql): one parameter, a JSON
 /// array of arrays.
 pub(crate) fn rows_sql(columns: &[SetColumn], number: usize) -> String {
     let mut sql = String::from("(SELECT ");

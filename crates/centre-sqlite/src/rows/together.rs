@@ -11,7 +11,7 @@ use tidewater_centre::engine::upload::incoming_rows::RowRef;
 use tidewater_centre::engine::upload::upload_writer::CyclePart;
 
 impl UploadRows<'_> {
-    /// See [`Rows::together`](tidewater_centre::engine::upload::rows::Rows::together).
+    /// See [`UploadWriter::write_cycle`](tidewater_centre::engine::upload::upload_writer::UploadWriter::write_cycle).
     pub(super) fn apply_together(
         &mut self,
         parts: &[CyclePart<'_, '_, PublishedTable>],

@@ -4,8 +4,8 @@
 //! who holds what. The application's tables are read and written by the role that is found here, so
 //! that row security, rights and audit triggers of the centre hold for the remote.
 
-use crate::engine::change_tracking::{ChangeTracking, RoleSource};
-use crate::engine::role_assumption::RoleAssumption;
+use crate::engine::change_tracking::ChangeTracking;
+use crate::engine::role_assumption::{RoleAssumption, RoleSource};
 use crate::engine::scope_query::{ScopeQuery, wrong};
 use crate::engine::script::{Script, ScriptParameter};
 use crate::error::CentreError;
@@ -49,12 +49,8 @@ pub(super) async fn compile<T: ChangeTracking>(
         return Ok(None);
     };
     let place = format!("publication {:?}, act_as:", spec.name);
-    let (inner, sql, parameters) = match act_as {
-        ActAs::Role(role) => (
-            role.clone(),
-            T::acting_sql(RoleSource::Named(role)),
-            Vec::new(),
-        ),
+    let (inner, parameters) = match act_as {
+        ActAs::Role(role) => (role.clone(), Vec::new()),
         ActAs::Query(query) => {
             let script = Script::parse(query, T::DIALECT, T::parameter);
             let script = script.map_err(|error| {
@@ -73,17 +69,20 @@ pub(super) async fn compile<T: ChangeTracking>(
                 return Err(wrong(&place, &what, "tell the role by {s.username}"));
             }
             let inner = script.sql.trim().trim_end_matches(';').to_owned();
-            let sql = T::acting_sql(RoleSource::Query(&inner));
-            (inner, sql, script.parameters)
+            (inner, script.parameters)
         }
     };
-    let Some(sql) = sql else {
+    let Some(roles) = T::roles() else {
         return Err(wrong(
             &place,
             "needs a consolidated database that has roles",
             "remove act_as, or use PostgreSQL: SQLite has no roles",
         ));
     };
+    let sql = roles.role_sql(match act_as {
+        ActAs::Role(role) => RoleSource::Named(role),
+        ActAs::Query(_) => RoleSource::Query(&inner),
+    });
     let query = ScopeQuery {
         inner,
         sql,
@@ -94,7 +93,9 @@ pub(super) async fn compile<T: ChangeTracking>(
         ActAs::Query(_) => None,
     };
     let assumed = RoleAssumption { query, fixed };
-    let warnings = T::check_acting(connection, &place, &assumed, tables).await?;
+    let warnings = roles
+        .check_role(connection, &place, &assumed, tables)
+        .await?;
     Ok(Some((assumed, warnings)))
 }
 

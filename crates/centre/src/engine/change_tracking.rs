@@ -10,7 +10,7 @@ use crate::engine::compile::{CompiledTable, WhichRule};
 use crate::engine::connection::{DatabaseConnection, StatementResult, SystemStatement};
 use crate::engine::deployment_step::{DeploymentStep, ExistingChangeLogs, ScopeSources, StepLock};
 use crate::engine::publication::{Publication, ServedTable};
-use crate::engine::role_assumption::RoleAssumption;
+use crate::engine::role_assumption::RoleAdapter;
 use crate::engine::scope_query::ScopeQuery;
 use crate::engine::script::{Script, SqlDialect};
 use crate::engine::scripts::{CheckedScript, SetColumn};
@@ -26,15 +26,6 @@ pub struct NumberBlockRequest<'a> {
     pub count: u32,
     /// The highest that was handed out before.
     pub handed_out: i64,
-}
-
-/// What tells the role of the database under which a remote acts.
-#[derive(Clone, Copy, Debug)]
-pub enum RoleSource<'a> {
-    /// This one.
-    Named(&'a str),
-    /// What this query yields, which has positional parameters.
-    Query(&'a str),
 }
 
 /// For what rights are needed.
@@ -157,7 +148,7 @@ pub trait ChangeTracking: Send + Sync + 'static {
     ) -> impl Future<Output = Result<StatementCheck, CentreError>> + Send;
 
     /// How a statement spells the relation of a table's rows that has these columns, by parameters
-    /// from this number on: [`Rows::run_set`](super::upload::rows::Rows::run_set) binds them.
+    /// from this number on: [`Rows::run_set`](super::upload::upload_writer::UploadWriter::run_set) binds them.
     fn rows_sql(table: &Self::Table, columns: &[SetColumn], first: usize) -> String;
 
     /// The rows of these tables, as remotes call them, that have no key. Where a primary key is never
@@ -171,7 +162,7 @@ pub trait ChangeTracking: Send + Sync + 'static {
     }
 
     /// Checks that it can be told up to when everything is visible that was written, by
-    /// [`Opened::safe_until`](super::download::Opened::safe_until).
+    /// [`Opened::safe_until`](super::download::OpenedSubscription::safe_until).
     ///
     /// # Errors
     /// See [`crate::engine::scope_query::wrong`].
@@ -194,27 +185,8 @@ pub trait ChangeTracking: Send + Sync + 'static {
         set: &[SetColumn],
     ) -> impl Future<Output = Result<CheckedScript, CentreError>> + Send;
 
-    /// How the role under which remotes act is asked for; `None` if the database has no roles.
-    fn acting_sql(role: RoleSource<'_>) -> Option<String> {
-        let _ = role;
-        None
-    }
-
-    /// Checks that the query for the role can be run and yields one column, that a role which is the
-    /// same for everybody can be assumed, and that the server's own role sees all rows; gives what
-    /// its operator may not have thought of. The query is named with its place in the configuration.
-    ///
-    /// # Errors
-    /// See [`crate::engine::scope_query::wrong`].
-    fn check_acting(
-        connection: &mut Self::Connection,
-        named: &str,
-        assumed: &RoleAssumption,
-        tables: &[Self::Table],
-    ) -> impl Future<Output = Result<Vec<String>, CentreError>> + Send {
-        let _ = (connection, named, assumed, tables);
-        async { Ok(Vec::new()) }
-    }
+    /// The roles under which remotes may act; `None` if the database has no roles.
+    fn roles() -> Option<&'static dyn RoleAdapter<Self::Connection, Self::Table>>;
 
     /// The SQL that makes the server's own tables.
     fn state() -> String;

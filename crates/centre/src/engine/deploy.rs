@@ -182,7 +182,7 @@ pub async fn reload<T: ChangeTracking>(
     load_deployed::<T>(connection).await.map(Some)
 }
 
-/// See [`DeployedPublications::number`].
+/// See [`crate::publication::DeployedPublications::number`].
 async fn number(connection: &mut impl DatabaseConnection) -> Result<i64> {
     let number = system_sql!("SELECT deployment FROM tidewater.meta");
     let answer = connection

@@ -77,7 +77,7 @@ pub struct FoundLog {
     pub id: i64,
     /// Its table, for people.
     pub table: String,
-    /// See [`ChangeLog::identity`].
+    /// See [`super::change_log::ChangeLog::identity`].
     pub identity: String,
     /// Whether it is all there, as it has to be.
     pub is_whole: bool,

@@ -137,7 +137,7 @@ pub trait DownloadSnapshot: Send {
     }
 
     /// How many rows of a part, in whatever order, have no key; see
-    /// [`keyless_rows`](super::database::Tracking::keyless_rows).
+    /// [`keyless_rows`](super::change_tracking::ChangeTracking::keyless_rows).
     fn keyless_rows<'s>(
         &'s mut self,
         place: TablePlace,

@@ -23,12 +23,17 @@ use tidewater_protocol::{
 
 use tidewater_centre::deploy_report::DeployReport;
 use tidewater_centre::error::CentreResult;
+use tidewater_centre::explain::{ExplainQuestion, Explanation};
+use tidewater_centre::preview::{Preview, PreviewRequest};
+use tidewater_centre::publication::DeployedPublications;
 use tidewater_centre::records::{
-    CentreStatus, ConflictFilter, ConflictRecord, PruneReport, RefusedFilter, RefusedRecord,
-    RemoteRecord, RetentionTimes, SigningKey, SyncRecord, UserImport, UserRecord,
+    CentrePulse, CentreStatus, ConflictFilter, ConflictRecord, PruneReport, RefusedFilter,
+    RefusedRecord, RemoteRecord, RetentionTimes, SigningKey, SyncRecord, UserImport, UserRecord,
 };
+use tidewater_centre::trying::ScriptsToTry;
 use tidewater_centre::{
-    Centre, CentreError, ListedTable, OwnUpload, PublicationSpec, ResultTable, SyncUpload,
+    CallableProcedure, Centre, CentreError, FollowPosition, FollowedCommits, ListedTable,
+    OwnUpload, ProcedureSpec, PublicationSpec, ResultTable, SpaceRetention, SyncUpload,
     UploadOutcome, UploadResult, Worker,
 };
 
@@ -489,5 +494,63 @@ impl Centre for Handle {
             self.0.prunes.fetch_add(1, Ordering::SeqCst);
             Ok(PruneReport::default())
         })
+    }
+
+    fn other_sessions(&self) -> CentreResult<'_, u64> {
+        Box::pin(async { Ok(0) })
+    }
+
+    fn refresh(&self) -> CentreResult<'_, Option<DeployedPublications>> {
+        Box::pin(async { Ok(None) })
+    }
+
+    fn explain<'a>(&'a self, _: &'a ExplainQuestion) -> CentreResult<'a, Explanation> {
+        Box::pin(async { Err(not_here()) })
+    }
+
+    fn preview<'a>(
+        &'a self,
+        _: &'a [PublicationSpec],
+        _: &'a PreviewRequest,
+    ) -> CentreResult<'a, Preview> {
+        Box::pin(async { Err(not_here()) })
+    }
+
+    fn scripts_to_try<'a>(
+        &'a self,
+        _: &'a PublicationSpec,
+        _: &'a str,
+    ) -> CentreResult<'a, ScriptsToTry> {
+        Box::pin(async { Err(not_here()) })
+    }
+
+    fn pulse(&self) -> CentreResult<'_, CentrePulse> {
+        Box::pin(async { Ok(CentrePulse::default()) })
+    }
+
+    fn follow(&self, _: Option<FollowPosition>) -> CentreResult<'_, FollowedCommits> {
+        Box::pin(async { Err(not_here()) })
+    }
+
+    fn prune_events<'a>(&'a self, _: &'a [SpaceRetention], _: i64) -> CentreResult<'a, u64> {
+        Box::pin(async { Err(not_here()) })
+    }
+
+    fn procedures<'a>(
+        &'a self,
+        _: &'a [ProcedureSpec],
+    ) -> CentreResult<'a, Vec<Arc<CallableProcedure>>> {
+        Box::pin(async { Ok(Vec::new()) })
+    }
+
+    fn check_tracking(&self, _: i64) -> CentreResult<'_, ()> {
+        Box::pin(async { Ok(()) })
+    }
+}
+
+/// What this centre says to what no test asks of it.
+fn not_here() -> CentreError {
+    CentreError::Internal {
+        message: "no test asks that of the centre in memory".into(),
     }
 }

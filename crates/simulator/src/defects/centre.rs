@@ -12,6 +12,8 @@ use tokio::time::sleep;
 use tidewater_centre::deploy_report::DeployReport;
 use tidewater_centre::engine::callable_procedure::CallableProcedure;
 use tidewater_centre::error::CentreResult;
+use tidewater_centre::explain::{ExplainQuestion, Explanation};
+use tidewater_centre::preview::{Preview, PreviewRequest};
 use tidewater_centre::procedure_spec::ProcedureSpec;
 use tidewater_centre::records::{
     CentrePulse, CentreStatus, ConflictFilter, ConflictRecord, NumbersRequest, ProvenIdentity,
@@ -19,6 +21,7 @@ use tidewater_centre::records::{
     SessionState, ShutOutReason, SigningKey, SubscriptionRecord, SyncRecord, UserImport,
     UserRecord,
 };
+use tidewater_centre::trying::{ScriptTrial, ScriptsToTry, TriedScript};
 use tidewater_centre::{
     AppendOutcome, CallInterrupt, CallOutcome, Centre, CentreError, Checkpoint, ConflictChoice,
     DeployedPublications, DownloadJob, DownloadOutcome, DownloadSink, DownloadStart, Downloaded,
@@ -242,6 +245,23 @@ impl Centre for MeddlingCentre {
             let path = self.1.clone();
             Ok(Box::new(MeddlingWorker { inner, path }) as Box<dyn Worker>)
         })
+    }
+    fn explain<'a>(&'a self, question: &'a ExplainQuestion) -> CentreResult<'a, Explanation> {
+        self.0.explain(question)
+    }
+    fn preview<'a>(
+        &'a self,
+        publications: &'a [PublicationSpec],
+        asked: &'a PreviewRequest,
+    ) -> CentreResult<'a, Preview> {
+        self.0.preview(publications, asked)
+    }
+    fn scripts_to_try<'a>(
+        &'a self,
+        publication: &'a PublicationSpec,
+        version: &'a str,
+    ) -> CentreResult<'a, ScriptsToTry> {
+        self.0.scripts_to_try(publication, version)
     }
 }
 
@@ -597,6 +617,9 @@ impl Worker for MeddlingWorker {
             }
             Ok(())
         })
+    }
+    fn try_script(&mut self, trial: ScriptTrial) -> CentreResult<'_, TriedScript> {
+        self.inner.try_script(trial)
     }
 }
 

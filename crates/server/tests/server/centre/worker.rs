@@ -11,18 +11,30 @@ use tidewater_protocol::compare::{Intervals, Ranges};
 use tidewater_protocol::message::{NumberBlock, TableBegin};
 use tidewater_protocol::{Datum, Op, RemoteId, RowsReader, RowsWriter, UnpackedRow};
 
-use super::{MemoryCentre, NAME, Rows, integer, own_key, schema};
+use super::{MemoryCentre, NAME, Rows, integer, not_here, own_key, schema};
 use tidewater_centre::error::CentreResult;
 use tidewater_centre::packed_rows::TableRequest;
 use tidewater_centre::records::{
     FormerRecord, HistoryCheck, NumbersRequest, ProvenIdentity, RemoteRecord, SessionRequest,
     SessionState, ShutOutReason, SubscriptionRecord, SyncRecord, UserRecord,
 };
+use tidewater_centre::settling::{ConflictChoice, RefusedChoice, SettleOutcome};
+use tidewater_centre::trying::{ScriptTrial, TriedScript};
 use tidewater_centre::{
-    CentreError, Checkpoint, DownloadJob, DownloadOutcome, DownloadSink, DownloadStart, Downloaded,
-    OnceKeyState, OwnUpload, RunningDownloads, SyncUpload, TableCompare, UploadOutcome,
-    UploadResult, Worker,
+    AppendOutcome, CallInterrupt, CallOutcome, Cancel, CentreError, Checkpoint, DownloadJob,
+    DownloadOutcome, DownloadSink, DownloadStart, Downloaded, HoldingRequest, NewEvents,
+    OnceKeyState, OwnUpload, ProcedureCall, RemoteHolding, RunningDownloads, ScriptRun,
+    StoredEvent, SyncUpload, TableCompare, UploadOutcome, UploadResult, Worker,
 };
+
+/// Interrupts nothing: no call runs here.
+struct NoInterrupt;
+
+impl CallInterrupt for NoInterrupt {
+    fn interrupt(&self, call: &Cancel) {
+        call.set();
+    }
+}
 
 /// The centre, and its restarts when this was opened.
 pub(super) struct MemoryWorker(pub(super) Arc<MemoryCentre>, pub(super) usize);
@@ -344,6 +356,84 @@ impl Worker for MemoryWorker {
             self.0.state().history.extend_from_slice(records);
             Ok(())
         })
+    }
+
+    fn is_usable(&self) -> bool {
+        true
+    }
+
+    fn settle_conflict(&mut self, _: ConflictChoice) -> CentreResult<'_, SettleOutcome> {
+        Box::pin(async { Err(not_here()) })
+    }
+
+    fn settle_refused(&mut self, _: RefusedChoice) -> CentreResult<'_, SettleOutcome> {
+        Box::pin(async { Err(not_here()) })
+    }
+
+    fn try_script(&mut self, _: ScriptTrial) -> CentreResult<'_, TriedScript> {
+        Box::pin(async { Err(not_here()) })
+    }
+
+    fn holdings<'a>(
+        &'a mut self,
+        _: &'a [Checkpoint],
+    ) -> CentreResult<'a, Vec<Option<RemoteHolding>>> {
+        Box::pin(async { Err(not_here()) })
+    }
+
+    fn holdings_now(
+        &mut self,
+        _: Vec<HoldingRequest>,
+    ) -> CentreResult<'_, Vec<Option<Vec<RemoteHolding>>>> {
+        Box::pin(async { Err(not_here()) })
+    }
+
+    fn call(&mut self, _: Vec<ProcedureCall>, _: i64) -> CentreResult<'_, Vec<CallOutcome>> {
+        Box::pin(async { Err(not_here()) })
+    }
+
+    fn append_events(&mut self, _: Vec<NewEvents>, _: i64) -> CentreResult<'_, Vec<AppendOutcome>> {
+        Box::pin(async { Err(not_here()) })
+    }
+
+    fn events_after<'a>(
+        &'a mut self,
+        _: &'a str,
+        _: u64,
+        _: u64,
+        _: u64,
+    ) -> CentreResult<'a, Vec<StoredEvent>> {
+        Box::pin(async { Err(not_here()) })
+    }
+
+    fn last_values<'a>(
+        &'a mut self,
+        _: &'a str,
+        _: &'a str,
+        _: u64,
+        _: u64,
+    ) -> CentreResult<'a, Vec<StoredEvent>> {
+        Box::pin(async { Err(not_here()) })
+    }
+
+    fn event_check<'a>(&'a mut self, _: &'a str, _: u64) -> CentreResult<'a, Option<[u8; 8]>> {
+        Box::pin(async { Err(not_here()) })
+    }
+
+    fn space_ends<'a>(&'a mut self, _: &'a [String]) -> CentreResult<'a, Vec<u64>> {
+        Box::pin(async { Err(not_here()) })
+    }
+
+    fn run_scripts(&mut self, _: ScriptRun) -> CentreResult<'_, ()> {
+        Box::pin(async { Ok(()) })
+    }
+
+    fn end(&mut self) -> CentreResult<'_, ()> {
+        Box::pin(async { Ok(()) })
+    }
+
+    fn interrupter(&self) -> Arc<dyn CallInterrupt> {
+        Arc::new(NoInterrupt)
     }
 }
 
