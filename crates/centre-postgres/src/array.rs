@@ -7,12 +7,12 @@ use tokio_postgres::types::{FromSql, IsNull, ToSql, Type, to_sql_checked};
 
 use tidewater_protocol::Datum;
 
-use super::values::{UnfitValue, ValueKind};
+use super::values::{PostgresType, UnfitValue};
 
 /// A one-dimensional array as a parameter, built value by value.
 #[derive(Debug)]
 pub(super) struct Array {
-    kind: ValueKind,
+    kind: PostgresType,
     count: i32,
     nulls: bool,
     elements: Vec<u8>,
@@ -20,7 +20,7 @@ pub(super) struct Array {
 
 impl Array {
     /// An empty array of values of a kind.
-    pub(super) fn new(kind: ValueKind) -> Array {
+    pub(super) fn new(kind: PostgresType) -> Array {
         Array {
             kind,
             count: 0,
@@ -54,7 +54,7 @@ impl Array {
     }
 
     /// How a statement spells the parameter of this number.
-    pub(super) fn parameter(kind: ValueKind, number: usize) -> String {
+    pub(super) fn parameter(kind: PostgresType, number: usize) -> String {
         format!("${number}::{}[]", kind.parameter().1)
     }
 }

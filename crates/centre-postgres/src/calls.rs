@@ -18,7 +18,7 @@ use super::decoder::{RowDecoder, recycle};
 use super::interrupt::Interruption;
 use super::quote::ident;
 use super::system_statement::all_at_once;
-use super::values::ValueKind;
+use super::values::PostgresType;
 use crate::caller::WHO;
 use crate::driver_error::{centre_error, chain, is_locked, is_stale_plan, refused};
 use crate::prepared_procedure::{CallStatement, PreparedProcedure};
@@ -493,8 +493,8 @@ async fn prepare_statement(
     let kinds = statement
         .columns()
         .iter()
-        .map(|it| ValueKind::from_oid(it.type_().oid()));
-    let kinds: Vec<ValueKind> = kinds.collect();
+        .map(|it| PostgresType::from_oid(it.type_().oid()));
+    let kinds: Vec<PostgresType> = kinds.collect();
     let columns = statement.columns().iter().zip(&kinds).zip(names);
     let columns = columns.map(|((column, kind), name)| AnswerColumn {
         name,
@@ -514,7 +514,7 @@ async fn prepare_statement(
 
 /// Whether the values of a type are read as they are sent.
 fn is_legible(of: &Type) -> bool {
-    ValueKind::from_oid(of.oid()) != ValueKind::Other
+    PostgresType::from_oid(of.oid()) != PostgresType::Other
         || matches!(of.kind(), TypeKind::Enum(_))
         || matches!(
             *of,
@@ -666,9 +666,9 @@ fn argument(column_type: ColumnType, value: &Value, of: &Type) -> EncodedArgumen
         return EncodedArgument::Null;
     }
     let (datum, _) = column_type.datum(value.as_ref());
-    let kind = ValueKind::from_oid(of.oid());
+    let kind = PostgresType::from_oid(of.oid());
     let mut encoded = Vec::new();
-    if kind != ValueKind::Other && kind.encode(&datum, &mut encoded).is_ok() {
+    if kind != PostgresType::Other && kind.encode(&datum, &mut encoded).is_ok() {
         // Without the length.
         return EncodedArgument::Binary(encoded.split_off(4));
     }

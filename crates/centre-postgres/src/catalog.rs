@@ -11,7 +11,7 @@ use tidewater_protocol::ForeignKeyAction;
 
 use super::quote::{ident, qualified};
 use super::trigger_functions::setting_trigger;
-use super::values::ValueKind;
+use super::values::PostgresType;
 use crate::column::PgColumn;
 use crate::driver_error::refused;
 use crate::partition_members::{Members, PARTITIONS};
@@ -319,10 +319,12 @@ impl PostgresCatalog {
         for (info, table) in self.infos.iter_mut().zip(&self.tables) {
             for (index, column) in table.columns.iter().enumerate() {
                 let check = match (column.kind, column.limit) {
-                    (ValueKind::Text | ValueKind::Bpchar, limit) if info.key.contains(&index) => {
+                    (PostgresType::Text | PostgresType::Bpchar, limit)
+                        if info.key.contains(&index) =>
+                    {
                         checks::one_spelling(&info.columns, index, limit)
                     }
-                    (ValueKind::Text | ValueKind::Bpchar, Some(limit)) => {
+                    (PostgresType::Text | PostgresType::Bpchar, Some(limit)) => {
                         Some(checks::at_most(&info.columns, index, limit))
                     }
                     _ => None,
@@ -450,16 +452,18 @@ fn column(row: &Row, domains: &Domains, names: &HashMap<u32, BaseType>) -> (Colu
     let type_oid: u32 = row.get(5);
     let (base, modifier, domain_not_null) = domains.base(type_oid, row.get(6));
     let base_type = names.get(&base);
-    let kind = ValueKind::from_oid(base);
+    let kind = PostgresType::from_oid(base);
     let (identity, generated): (String, String) = (row.get(7), row.get(8));
-    let scale = (kind == ValueKind::Numeric && modifier >= 4).then(|| {
+    let scale = (kind == PostgresType::Numeric && modifier >= 4).then(|| {
         // numeric.c, numeric_typmod_scale: eleven bits with a sign.
         let scale = (((modifier - 4) & 0x7ff) ^ 0x400) - 0x400;
         scale.max(0) as u16
     });
     let limit = match kind {
-        ValueKind::Text | ValueKind::Bpchar if modifier >= 4 => Some(modifier - 4),
-        ValueKind::Time | ValueKind::Timestamp | ValueKind::TimestampTz if modifier >= 0 => {
+        PostgresType::Text | PostgresType::Bpchar if modifier >= 4 => Some(modifier - 4),
+        PostgresType::Time | PostgresType::Timestamp | PostgresType::TimestampTz
+            if modifier >= 0 =>
+        {
             Some(modifier)
         }
         _ => None,
@@ -471,7 +475,7 @@ fn column(row: &Row, domains: &Domains, names: &HashMap<u32, BaseType>) -> (Colu
         .as_ref()
         .is_some_and(|it| it.starts_with("nextval("));
     let info = ColumnInfo {
-        is_padded: kind == ValueKind::Bpchar,
+        is_padded: kind == PostgresType::Bpchar,
         numbering: match (identity.is_empty(), is_serial) {
             (false, _) => Some(RowNumbering::Sequence("an identity column")),
             (true, true) => Some(RowNumbering::Sequence("numbered by a sequence (serial)")),
@@ -493,14 +497,17 @@ fn column(row: &Row, domains: &Domains, names: &HashMap<u32, BaseType>) -> (Colu
         is_generated,
         is_by_default: true,
         is_ambiguous: match kind {
-            ValueKind::Numeric => scale.is_none(),
-            ValueKind::Float4 | ValueKind::Float8 | ValueKind::Json | ValueKind::Jsonb => true,
+            PostgresType::Numeric => scale.is_none(),
+            PostgresType::Float4
+            | PostgresType::Float8
+            | PostgresType::Json
+            | PostgresType::Jsonb => true,
             _ => false,
         },
         has_one_spelling: match kind {
-            ValueKind::Float4 | ValueKind::Float8 | ValueKind::Jsonb => false,
-            ValueKind::Numeric => scale.is_some(),
-            ValueKind::Other => base_type.is_some_and(|it| it.is_enum),
+            PostgresType::Float4 | PostgresType::Float8 | PostgresType::Jsonb => false,
+            PostgresType::Numeric => scale.is_some(),
+            PostgresType::Other => base_type.is_some_and(|it| it.is_enum),
             _ => row.get(11),
         },
         name: name.clone(),

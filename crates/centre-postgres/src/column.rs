@@ -1,6 +1,6 @@
 //! A column, as SQL needs it.
 
-use crate::values::ValueKind;
+use crate::values::PostgresType;
 
 /// A column, as SQL needs it.
 #[derive(Clone, Debug)]
@@ -8,7 +8,7 @@ pub(super) struct PgColumn {
     /// Its name in SQL.
     pub(super) sql: String,
     pub(super) name: String,
-    pub(super) kind: ValueKind,
+    pub(super) kind: PostgresType,
     /// The declared type, a domain perhaps.
     pub(super) type_oid: u32,
     /// As people write it.
@@ -42,8 +42,8 @@ impl PgColumn {
     /// A parameter's value as one of the column.
     pub(super) fn input(&self, value: &str) -> String {
         match self.kind {
-            ValueKind::Other => format!("{value}::{}", self.cast_name),
-            ValueKind::Bpchar => format!("{value}::bpchar"),
+            PostgresType::Other => format!("{value}::{}", self.cast_name),
+            PostgresType::Bpchar => format!("{value}::bpchar"),
             _ => value.to_owned(),
         }
     }
@@ -59,10 +59,14 @@ impl PgColumn {
     pub(super) fn kept(&self, value: &str) -> String {
         let digits = self.limit.filter(|digits| *digits < 6);
         match (self.kind, self.scale, digits) {
-            (ValueKind::Numeric, Some(scale), _) => format!("pg_catalog.round({value}, {scale})"),
-            (ValueKind::Time, _, Some(digits)) => format!("{value}::time({digits})"),
-            (ValueKind::Timestamp, _, Some(digits)) => format!("{value}::timestamp({digits})"),
-            (ValueKind::TimestampTz, _, Some(digits)) => format!("{value}::timestamptz({digits})"),
+            (PostgresType::Numeric, Some(scale), _) => {
+                format!("pg_catalog.round({value}, {scale})")
+            }
+            (PostgresType::Time, _, Some(digits)) => format!("{value}::time({digits})"),
+            (PostgresType::Timestamp, _, Some(digits)) => format!("{value}::timestamp({digits})"),
+            (PostgresType::TimestampTz, _, Some(digits)) => {
+                format!("{value}::timestamptz({digits})")
+            }
             _ => value.to_owned(),
         }
     }
@@ -71,7 +75,7 @@ impl PgColumn {
     /// one of an enumeration that has been renamed since.
     pub(super) fn held(&self, value: &str) -> String {
         let input = self.input(value);
-        if self.kind != ValueKind::Other {
+        if self.kind != PostgresType::Other {
             return input;
         }
         let labels = format!(
@@ -88,12 +92,12 @@ impl PgColumn {
     /// Whether the column has exactly the value of a parameter, NULL included.
     pub(super) fn same(&self, column: &str, value: &str) -> String {
         match self.kind {
-            ValueKind::Text => format!("{column} COLLATE \"C\" IS NOT DISTINCT FROM {value}"),
-            ValueKind::Bpchar => {
+            PostgresType::Text => format!("{column} COLLATE \"C\" IS NOT DISTINCT FROM {value}"),
+            PostgresType::Bpchar => {
                 format!("{column} COLLATE \"C\" IS NOT DISTINCT FROM {value}::bpchar")
             }
-            ValueKind::Json => format!("{column}::text IS NOT DISTINCT FROM {value}::text"),
-            ValueKind::Other => {
+            PostgresType::Json => format!("{column}::text IS NOT DISTINCT FROM {value}::text"),
+            PostgresType::Other => {
                 format!("{column}::text COLLATE \"C\" IS NOT DISTINCT FROM {value}")
             }
             _ => format!("{column} IS NOT DISTINCT FROM {value}"),
@@ -104,7 +108,7 @@ impl PgColumn {
     /// text, because that is what partitions are told apart by.
     pub(super) fn compared(&self, prefix: &str) -> String {
         match self.kind {
-            ValueKind::Other => format!("{prefix}{}::text COLLATE \"C\"", self.sql),
+            PostgresType::Other => format!("{prefix}{}::text COLLATE \"C\"", self.sql),
             _ => format!("{prefix}{}", self.sql),
         }
     }
@@ -112,7 +116,7 @@ impl PgColumn {
     /// The type of what [`Self::compared`] is compared with.
     pub(super) fn cast_for_comparison(&self) -> &str {
         match self.kind {
-            ValueKind::Other => "text",
+            PostgresType::Other => "text",
             _ => &self.cast_name,
         }
     }

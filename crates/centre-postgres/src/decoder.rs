@@ -5,20 +5,20 @@ use tokio_postgres::Row;
 use tidewater_protocol::Datum;
 
 use super::array::Raw;
-use super::values::ValueKind;
+use super::values::PostgresType;
 use tidewater_centre::error::CentreError;
 
 /// Unpacks rows of columns of the same kinds.
 #[derive(Debug)]
 pub(super) struct RowDecoder {
-    kinds: Vec<ValueKind>,
+    kinds: Vec<PostgresType>,
     /// Long decimals are spelled out here, one for each column.
     scratch: Vec<String>,
 }
 
 impl RowDecoder {
-    pub(super) fn new(kinds: impl IntoIterator<Item = ValueKind>) -> RowDecoder {
-        let kinds: Vec<ValueKind> = kinds.into_iter().collect();
+    pub(super) fn new(kinds: impl IntoIterator<Item = PostgresType>) -> RowDecoder {
+        let kinds: Vec<PostgresType> = kinds.into_iter().collect();
         let scratch = vec![String::new(); kinds.len()];
         RowDecoder { kinds, scratch }
     }
@@ -71,7 +71,7 @@ impl RowDecoder {
 }
 
 fn datum<'a>(
-    kind: ValueKind,
+    kind: PostgresType,
     value: Option<&'a [u8]>,
     scratch: &'a mut String,
 ) -> Result<Datum<'a>, CentreError> {

@@ -14,7 +14,7 @@ use super::connection::{DatabaseAddress, PostgresConnection};
 use super::decoder::RowDecoder;
 use super::publication::TableRule;
 use super::triggers::{LogSpec, log_column};
-use super::values::ValueKind;
+use super::values::PostgresType;
 use super::watermark::snapshot;
 use crate::column::PgColumn;
 use crate::driver_error::refused;
@@ -74,7 +74,7 @@ impl Unseen<'_> {
 struct FollowedLog<'s> {
     id: i64,
     rule: &'s RowRule,
-    kinds: Vec<ValueKind>,
+    kinds: Vec<PostgresType>,
     statement: Statement,
 }
 
@@ -192,7 +192,7 @@ fn entries(rule: &TableRule) -> String {
         let PgColumn { kind, .. } = column;
         let read = match kind {
             // It has no equality.
-            ValueKind::Json => "text",
+            PostgresType::Json => "text",
             kind => kind.parameter().1,
         };
         format!("{}::{read}", log_column(at))

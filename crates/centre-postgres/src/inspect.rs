@@ -15,7 +15,7 @@ use super::download::held_rows;
 use super::publication::{Publication, PublishedTable};
 use super::scope::ScopeQueries;
 use super::triggers::log_column;
-use super::values::ValueKind;
+use super::values::PostgresType;
 use crate::caller::WHO;
 use crate::column::PgColumn;
 use crate::driver_error::refused;
@@ -81,7 +81,7 @@ impl DatabaseInspection for PostgresCentre {
             let column = &catalog.tables[cell.table].columns[cell.column];
             (column.output(&format!("{alias}.")), column.kind)
         });
-        let (outputs, kinds): (Vec<String>, Vec<ValueKind>) = columns.unzip();
+        let (outputs, kinds): (Vec<String>, Vec<PostgresType>) = columns.unzip();
         let sql = format!(
             "SELECT {} FROM {} JOIN {} ON {}",
             outputs.join(", "),
@@ -140,7 +140,7 @@ impl DatabaseInspection for PostgresCentre {
         let partition = of_rule.columns.iter().enumerate().map(|(at, column)| {
             let read = match column.kind {
                 // It has no equality.
-                ValueKind::Json => "text",
+                PostgresType::Json => "text",
                 kind => kind.parameter().1,
             };
             format!(", l.{}::{read}", log_column(at))

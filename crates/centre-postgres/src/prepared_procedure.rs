@@ -6,7 +6,7 @@ use tokio_postgres::Statement;
 
 use tidewater_protocol::RowShape;
 
-use crate::values::ValueKind;
+use crate::values::PostgresType;
 use tidewater_centre::AnswerColumn;
 use tidewater_centre::engine::callable_procedure::CallableProcedure;
 
@@ -22,6 +22,6 @@ pub(super) struct PreparedProcedure {
 pub(super) struct CallStatement {
     pub(super) statement: Statement,
     pub(super) columns: Arc<[AnswerColumn]>,
-    pub(super) kinds: Vec<ValueKind>,
+    pub(super) kinds: Vec<PostgresType>,
     pub(super) shape: RowShape,
 }

@@ -8,7 +8,7 @@ use tidewater_protocol::Direction;
 use super::catalog::PostgresCatalog;
 use super::route::Route;
 use super::triggers::{LogSpec, log_column};
-use super::values::ValueKind;
+use super::values::PostgresType;
 use crate::column::PgColumn;
 use tidewater_centre::OnUnseenChildren;
 use tidewater_centre::engine::catalog::CatalogReader as _;
@@ -239,14 +239,14 @@ impl PublishedTable {
             // A numeric's scale decides how it is spelled; a varchar's limit must not cut
             // a longer value down to another partition's.
             let cast = match column.kind {
-                ValueKind::Numeric
-                | ValueKind::Time
-                | ValueKind::Timestamp
-                | ValueKind::TimestampTz => &column.type_name,
+                PostgresType::Numeric
+                | PostgresType::Time
+                | PostgresType::Timestamp
+                | PostgresType::TimestampTz => &column.type_name,
                 _ => &column.cast_name,
             };
             match column.kind {
-                ValueKind::Other => format!("v.{name}::{cast}::text"),
+                PostgresType::Other => format!("v.{name}::{cast}::text"),
                 _ => format!("v.{name}::{cast}"),
             }
         });
@@ -317,7 +317,7 @@ impl PublishedTable {
                 .iter()
                 .zip(names)
                 .map(|(&index, name)| match self.columns[index].kind {
-                    ValueKind::Other => format!("{prefix}{name}::text"),
+                    PostgresType::Other => format!("{prefix}{name}::text"),
                     _ => format!("{prefix}{name}"),
                 });
         outputs.collect::<Vec<_>>().join(", ")

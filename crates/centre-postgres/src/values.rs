@@ -19,7 +19,7 @@ const EPOCH_MICROS: i64 = EPOCH_DAYS * 86_400_000_000;
 
 /// How the values of a column travel between us and PostgreSQL.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) enum ValueKind {
+pub(super) enum PostgresType {
     Int2,
     Int4,
     Int8,
@@ -47,28 +47,28 @@ pub(super) enum ValueKind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct UnfitValue;
 
-impl ValueKind {
+impl PostgresType {
     /// The kind of a base type, by the type's OID (`pg_type.dat`).
-    pub(super) fn from_oid(type_oid: u32) -> ValueKind {
+    pub(super) fn from_oid(type_oid: u32) -> PostgresType {
         match type_oid {
-            16 => ValueKind::Bool,
-            17 => ValueKind::Bytea,
-            20 => ValueKind::Int8,
-            21 => ValueKind::Int2,
-            23 => ValueKind::Int4,
-            25 | 1043 => ValueKind::Text,
-            114 => ValueKind::Json,
-            700 => ValueKind::Float4,
-            701 => ValueKind::Float8,
-            1042 => ValueKind::Bpchar,
-            1082 => ValueKind::Date,
-            1083 => ValueKind::Time,
-            1114 => ValueKind::Timestamp,
-            1184 => ValueKind::TimestampTz,
-            1700 => ValueKind::Numeric,
-            2950 => ValueKind::Uuid,
-            3802 => ValueKind::Jsonb,
-            _ => ValueKind::Other,
+            16 => PostgresType::Bool,
+            17 => PostgresType::Bytea,
+            20 => PostgresType::Int8,
+            21 => PostgresType::Int2,
+            23 => PostgresType::Int4,
+            25 | 1043 => PostgresType::Text,
+            114 => PostgresType::Json,
+            700 => PostgresType::Float4,
+            701 => PostgresType::Float8,
+            1042 => PostgresType::Bpchar,
+            1082 => PostgresType::Date,
+            1083 => PostgresType::Time,
+            1114 => PostgresType::Timestamp,
+            1184 => PostgresType::TimestampTz,
+            1700 => PostgresType::Numeric,
+            2950 => PostgresType::Uuid,
+            3802 => PostgresType::Jsonb,
+            _ => PostgresType::Other,
         }
     }
 
@@ -76,41 +76,41 @@ impl ValueKind {
     /// carries such values.
     pub(super) fn parameter(self) -> (u32, &'static str) {
         match self {
-            ValueKind::Bool => (16, "bool"),
-            ValueKind::Bytea => (17, "bytea"),
-            ValueKind::Int8 => (20, "int8"),
-            ValueKind::Int2 => (21, "int2"),
-            ValueKind::Int4 => (23, "int4"),
-            ValueKind::Text | ValueKind::Bpchar | ValueKind::Other => (25, "text"),
-            ValueKind::Json => (114, "json"),
-            ValueKind::Float4 => (700, "float4"),
-            ValueKind::Float8 => (701, "float8"),
-            ValueKind::Date => (1082, "date"),
-            ValueKind::Time => (1083, "time"),
-            ValueKind::Timestamp => (1114, "timestamp"),
-            ValueKind::TimestampTz => (1184, "timestamptz"),
-            ValueKind::Numeric => (1700, "numeric"),
-            ValueKind::Uuid => (2950, "uuid"),
-            ValueKind::Jsonb => (3802, "jsonb"),
+            PostgresType::Bool => (16, "bool"),
+            PostgresType::Bytea => (17, "bytea"),
+            PostgresType::Int8 => (20, "int8"),
+            PostgresType::Int2 => (21, "int2"),
+            PostgresType::Int4 => (23, "int4"),
+            PostgresType::Text | PostgresType::Bpchar | PostgresType::Other => (25, "text"),
+            PostgresType::Json => (114, "json"),
+            PostgresType::Float4 => (700, "float4"),
+            PostgresType::Float8 => (701, "float8"),
+            PostgresType::Date => (1082, "date"),
+            PostgresType::Time => (1083, "time"),
+            PostgresType::Timestamp => (1114, "timestamp"),
+            PostgresType::TimestampTz => (1184, "timestamptz"),
+            PostgresType::Numeric => (1700, "numeric"),
+            PostgresType::Uuid => (2950, "uuid"),
+            PostgresType::Jsonb => (3802, "jsonb"),
         }
     }
 
     /// The type as remotes see it; `scale` is that of a numeric column.
     pub(super) fn column_type(self, scale: Option<u16>) -> ColumnType {
         match self {
-            ValueKind::Int2 | ValueKind::Int4 | ValueKind::Int8 => ColumnType::Integer,
-            ValueKind::Bool => ColumnType::Boolean,
-            ValueKind::Float4 | ValueKind::Float8 => ColumnType::Real,
-            ValueKind::Numeric => ColumnType::Decimal { scale },
-            ValueKind::Text | ValueKind::Bpchar => ColumnType::Text,
-            ValueKind::Bytea => ColumnType::Bytes,
-            ValueKind::Date => ColumnType::Date,
-            ValueKind::Time => ColumnType::Time,
-            ValueKind::Timestamp => ColumnType::Timestamp,
-            ValueKind::TimestampTz => ColumnType::TimestampTz,
-            ValueKind::Uuid => ColumnType::Uuid,
-            ValueKind::Json | ValueKind::Jsonb => ColumnType::Json,
-            ValueKind::Other => ColumnType::Opaque,
+            PostgresType::Int2 | PostgresType::Int4 | PostgresType::Int8 => ColumnType::Integer,
+            PostgresType::Bool => ColumnType::Boolean,
+            PostgresType::Float4 | PostgresType::Float8 => ColumnType::Real,
+            PostgresType::Numeric => ColumnType::Decimal { scale },
+            PostgresType::Text | PostgresType::Bpchar => ColumnType::Text,
+            PostgresType::Bytea => ColumnType::Bytes,
+            PostgresType::Date => ColumnType::Date,
+            PostgresType::Time => ColumnType::Time,
+            PostgresType::Timestamp => ColumnType::Timestamp,
+            PostgresType::TimestampTz => ColumnType::TimestampTz,
+            PostgresType::Uuid => ColumnType::Uuid,
+            PostgresType::Json | PostgresType::Jsonb => ColumnType::Json,
+            PostgresType::Other => ColumnType::Opaque,
         }
     }
 
@@ -118,7 +118,7 @@ impl ValueKind {
     pub(super) fn encode(self, datum: &Datum<'_>, out: &mut Vec<u8>) -> Result<(), UnfitValue> {
         match (self, *datum) {
             (_, Datum::Null) => out.extend_from_slice(&(-1i32).to_be_bytes()),
-            (ValueKind::Int4, Datum::Integer(integer)) => {
+            (PostgresType::Int4, Datum::Integer(integer)) => {
                 put(
                     out,
                     &i32::try_from(integer)
@@ -126,8 +126,8 @@ impl ValueKind {
                         .to_be_bytes(),
                 );
             }
-            (ValueKind::Int8, Datum::Integer(integer)) => put(out, &integer.to_be_bytes()),
-            (ValueKind::Int2, Datum::Integer(integer)) => {
+            (PostgresType::Int8, Datum::Integer(integer)) => put(out, &integer.to_be_bytes()),
+            (PostgresType::Int2, Datum::Integer(integer)) => {
                 put(
                     out,
                     &i16::try_from(integer)
@@ -135,18 +135,21 @@ impl ValueKind {
                         .to_be_bytes(),
                 );
             }
-            (ValueKind::Bool, Datum::Boolean(boolean)) => put(out, &[u8::from(boolean)]),
-            (ValueKind::Float8, Datum::Real(real)) => put(out, &real.to_be_bytes()),
-            (ValueKind::Float4, Datum::Real(real)) => {
+            (PostgresType::Bool, Datum::Boolean(boolean)) => put(out, &[u8::from(boolean)]),
+            (PostgresType::Float8, Datum::Real(real)) => put(out, &real.to_be_bytes()),
+            (PostgresType::Float4, Datum::Real(real)) => {
                 let single = real as f32;
                 if single.is_infinite() && real.is_finite() {
                     return Err(UnfitValue);
                 }
                 put(out, &single.to_be_bytes());
             }
-            (ValueKind::Numeric, Datum::Decimal(decimal)) => numeric::encode(decimal, out)?,
+            (PostgresType::Numeric, Datum::Decimal(decimal)) => numeric::encode(decimal, out)?,
             (
-                ValueKind::Text | ValueKind::Bpchar | ValueKind::Json | ValueKind::Other,
+                PostgresType::Text
+                | PostgresType::Bpchar
+                | PostgresType::Json
+                | PostgresType::Other,
                 Datum::Text(text),
             ) => {
                 if text.as_bytes().contains(&0) {
@@ -154,7 +157,7 @@ impl ValueKind {
                 }
                 put(out, text.as_bytes());
             }
-            (ValueKind::Jsonb, Datum::Text(text)) => {
+            (PostgresType::Jsonb, Datum::Text(text)) => {
                 if text.as_bytes().contains(&0) {
                     return Err(UnfitValue);
                 }
@@ -163,14 +166,14 @@ impl ValueKind {
                 out.push(1);
                 out.extend_from_slice(text.as_bytes());
             }
-            (ValueKind::Bytea, Datum::Bytes(bytes)) => put(out, bytes),
-            (ValueKind::Date, Datum::Date(days)) => put(out, &date(days)?.to_be_bytes()),
-            (ValueKind::Time, Datum::Time(micros)) => put(out, &micros.to_be_bytes()),
-            (ValueKind::Timestamp, Datum::Timestamp(micros))
-            | (ValueKind::TimestampTz, Datum::TimestampTz(micros)) => {
+            (PostgresType::Bytea, Datum::Bytes(bytes)) => put(out, bytes),
+            (PostgresType::Date, Datum::Date(days)) => put(out, &date(days)?.to_be_bytes()),
+            (PostgresType::Time, Datum::Time(micros)) => put(out, &micros.to_be_bytes()),
+            (PostgresType::Timestamp, Datum::Timestamp(micros))
+            | (PostgresType::TimestampTz, Datum::TimestampTz(micros)) => {
                 put(out, &timestamp(micros)?.to_be_bytes());
             }
-            (ValueKind::Uuid, Datum::Uuid(uuid)) => put(out, &uuid),
+            (PostgresType::Uuid, Datum::Uuid(uuid)) => put(out, &uuid),
             _ => return Err(UnfitValue),
         }
         Ok(())
@@ -183,34 +186,36 @@ impl ValueKind {
         scratch: &'a mut String,
     ) -> Result<Datum<'a>, UnfitValue> {
         Ok(match self {
-            ValueKind::Int4 => Datum::Integer(i32::from_be_bytes(fixed(bytes)?).into()),
-            ValueKind::Int8 => Datum::Integer(i64::from_be_bytes(fixed(bytes)?)),
-            ValueKind::Int2 => Datum::Integer(i16::from_be_bytes(fixed(bytes)?).into()),
-            ValueKind::Bool => Datum::Boolean(bytes == [1]),
-            ValueKind::Float8 => Datum::Real(canonical_real(f64::from_be_bytes(fixed(bytes)?))),
-            ValueKind::Float4 => {
+            PostgresType::Int4 => Datum::Integer(i32::from_be_bytes(fixed(bytes)?).into()),
+            PostgresType::Int8 => Datum::Integer(i64::from_be_bytes(fixed(bytes)?)),
+            PostgresType::Int2 => Datum::Integer(i16::from_be_bytes(fixed(bytes)?).into()),
+            PostgresType::Bool => Datum::Boolean(bytes == [1]),
+            PostgresType::Float8 => Datum::Real(canonical_real(f64::from_be_bytes(fixed(bytes)?))),
+            PostgresType::Float4 => {
                 Datum::Real(canonical_real(shortest(f32::from_be_bytes(fixed(bytes)?))))
             }
-            ValueKind::Numeric => Datum::Decimal(numeric::decode(bytes, scratch)?),
-            ValueKind::Text | ValueKind::Json | ValueKind::Other => Datum::Text(text(bytes)?),
-            ValueKind::Bpchar => Datum::Text(text(bytes)?.trim_end_matches(' ')),
-            ValueKind::Jsonb => match bytes.split_first() {
+            PostgresType::Numeric => Datum::Decimal(numeric::decode(bytes, scratch)?),
+            PostgresType::Text | PostgresType::Json | PostgresType::Other => {
+                Datum::Text(text(bytes)?)
+            }
+            PostgresType::Bpchar => Datum::Text(text(bytes)?.trim_end_matches(' ')),
+            PostgresType::Jsonb => match bytes.split_first() {
                 Some((1, json)) => Datum::Text(text(json)?),
                 _ => return Err(UnfitValue),
             },
-            ValueKind::Bytea => Datum::Bytes(bytes),
-            ValueKind::Date => Datum::Date(match i32::from_be_bytes(fixed(bytes)?) {
+            PostgresType::Bytea => Datum::Bytes(bytes),
+            PostgresType::Date => Datum::Date(match i32::from_be_bytes(fixed(bytes)?) {
                 i32::MAX => i64::MAX,
                 i32::MIN => i64::MIN,
                 days => i64::from(days) + EPOCH_DAYS,
             }),
-            ValueKind::Time => Datum::Time(i64::from_be_bytes(fixed(bytes)?)),
-            ValueKind::Timestamp => {
+            PostgresType::Time => Datum::Time(i64::from_be_bytes(fixed(bytes)?)),
+            PostgresType::Timestamp => {
                 micros_since_1970(fixed(bytes)?).map_or_else(|| far_future(bytes), Datum::Timestamp)
             }
-            ValueKind::TimestampTz => micros_since_1970(fixed(bytes)?)
+            PostgresType::TimestampTz => micros_since_1970(fixed(bytes)?)
                 .map_or_else(|| far_future(bytes), Datum::TimestampTz),
-            ValueKind::Uuid => Datum::Uuid(fixed(bytes)?),
+            PostgresType::Uuid => Datum::Uuid(fixed(bytes)?),
         })
     }
 }

@@ -15,6 +15,7 @@ use tidewater_remote::spool::{FileDownloadStore, FileSpool};
 use tidewater_remote::{Report, SyncDirection, SyncError, SyncProgress, VerifyMode};
 
 use crate::broken_download::BrokenDownload;
+use crate::carrier_loop::{CarrierLoop, TICK};
 use crate::clock::DriverClock;
 use crate::error::ClientError;
 use crate::link::Link;
@@ -22,7 +23,6 @@ use crate::options::SyncOptions;
 use crate::outbox::OutboxCalls;
 use crate::retry_pause::random_seed;
 use crate::retry_policy::RetryPolicy;
-use crate::socket_loop::{SocketLoop, TICK};
 
 /// How many sessions one sync may need in vain: token refused, credential refused, new identity,
 /// centre restored, compare asked for, publications changed.
@@ -305,7 +305,7 @@ impl<'a> SyncRun<'a> {
         let connecting = SyncProgress::default();
         let go_on = &mut || progress(&connecting);
         let dial = self.options.dial(ca_file, pin);
-        let (line, url) = SocketLoop::dial(&urls, &dial, &self.options.client, self.clock, go_on)?;
+        let (line, url) = CarrierLoop::dial(&urls, &dial, &self.options.client, self.clock, go_on)?;
         let urls = urls.beginning_with(&url).to_string();
         let is_kept = self.elsewhere.is_none() && urls != *known;
         self.moves_to = is_kept.then_some(urls);

@@ -30,6 +30,7 @@
 mod bearer_token;
 #[cfg(feature = "sync")]
 mod broken_download;
+mod carrier_loop;
 mod clock;
 #[cfg(feature = "sync")]
 mod driver;
@@ -56,7 +57,6 @@ mod request;
 mod retry_pause;
 #[cfg(feature = "sync")]
 mod retry_policy;
-mod socket_loop;
 mod space;
 #[cfg(test)]
 #[cfg(feature = "sync")]

@@ -9,11 +9,11 @@ use tidewater_protocol::Code;
 use tidewater_remote::database::EventInterest;
 use tidewater_remote::{Report, SyncProgress};
 
+use crate::carrier_loop::TICK;
 use crate::error::ClientError;
 use crate::link::Link;
 use crate::remote::Remote;
 use crate::retry_pause::{FIRST_PAUSE, LONGEST_PAUSE, pause, random_seed};
-use crate::socket_loop::TICK;
 use crate::space::SpaceSubscription;
 
 /// How to stay in sync.

@@ -6,11 +6,11 @@ use serde::Serialize;
 use tidewater_carrier::ServerUrls;
 use tidewater_protocol::message::Pong;
 
+use crate::carrier_loop::CarrierLoop;
 use crate::clock::DriverClock;
 use crate::error::ClientError;
 use crate::machine::LinkEvent;
 use crate::options::SyncOptions;
-use crate::socket_loop::SocketLoop;
 
 /// The answer of a server.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -38,7 +38,7 @@ pub fn ping(url: &str, options: &SyncOptions) -> Result<PingReport, ClientError>
     let clock = DriverClock::start();
     let dial = options.dial(options.ca_file.as_deref(), options.pin);
     let go_on = &mut || ControlFlow::Continue(());
-    let (mut line, url) = SocketLoop::dial(&urls, &dial, &options.client, clock, go_on)?;
+    let (mut line, url) = CarrierLoop::dial(&urls, &dial, &options.client, clock, go_on)?;
     // The first answer pays for the handshake, the second measures the way.
     exchange(&mut line, 1)?;
     let connected = clock.elapsed();
@@ -56,7 +56,7 @@ pub fn ping(url: &str, options: &SyncOptions) -> Result<PingReport, ClientError>
     })
 }
 
-fn exchange(line: &mut SocketLoop, nonce: u64) -> Result<Pong, ClientError> {
+fn exchange(line: &mut CarrierLoop, nonce: u64) -> Result<Pong, ClientError> {
     line.connection.ping(nonce);
     loop {
         line.turn()?;

@@ -14,7 +14,7 @@ type NameLabel = [(&'static str, String); 1];
 type StateLabel = [(&'static str, String); 2];
 
 /// See the module.
-pub(crate) struct Metrics {
+pub(crate) struct RelayMetrics {
     registry: Registry,
     lines: Family<StateLabel, Gauge>,
     servers: Family<NameLabel, Gauge>,
@@ -24,8 +24,8 @@ pub(crate) struct Metrics {
     moved: Counter,
 }
 
-impl Metrics {
-    pub(crate) fn new() -> Metrics {
+impl RelayMetrics {
+    pub(crate) fn new() -> RelayMetrics {
         let mut registry = Registry::with_prefix("tidewater_relay");
         let lines = Family::<StateLabel, Gauge>::default();
         registry.register(
@@ -51,7 +51,7 @@ impl Metrics {
         let moved = Counter::default();
         let help = "What went through connections that have ended, both ways";
         registry.register("bytes", help, moved.clone());
-        Metrics {
+        RelayMetrics {
             registry,
             lines,
             servers,

@@ -15,13 +15,13 @@ use tidewater_carrier::tls::ClientAuthorities;
 
 use crate::config::RelayServiceConfig;
 use crate::error::RelayError;
-use crate::metrics::Metrics;
+use crate::metrics::RelayMetrics;
 use crate::tunnel_pool::TunnelPool;
 
 /// See the module.
 pub(crate) struct RelayState {
     pub(crate) lines: Arc<TunnelPool>,
-    pub(crate) metrics: Metrics,
+    pub(crate) metrics: RelayMetrics,
     secret: RwLock<PeerSecret>,
     places: Arc<Semaphore>,
     most: usize,
@@ -102,7 +102,7 @@ impl RelayState {
     ) -> RelayState {
         RelayState {
             lines: TunnelPool::new(&config.names, config.lines),
-            metrics: Metrics::new(),
+            metrics: RelayMetrics::new(),
             secret: RwLock::new(secret),
             places: Arc::new(Semaphore::new(config.connections)),
             most: config.connections,

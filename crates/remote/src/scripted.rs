@@ -134,17 +134,20 @@ impl Remote {
 
     /// A whole sync against a server that answers the first flight with a script and then
     /// closes. Returns also what the remote sent.
-    pub(crate) fn sync(&self, script: impl FnOnce(&Sent) -> Reply) -> (SessionOutcome, Sent) {
+    pub(crate) fn sync(
+        &self,
+        script: impl FnOnce(&SentMessages) -> Reply,
+    ) -> (SessionOutcome, SentMessages) {
         self.sync_with(options(), script)
     }
 
     pub(crate) fn sync_with(
         &self,
         options: SessionOptions,
-        script: impl FnOnce(&Sent) -> Reply,
-    ) -> (SessionOutcome, Sent) {
+        script: impl FnOnce(&SentMessages) -> Reply,
+    ) -> (SessionOutcome, SentMessages) {
         let mut connection = self.session(options);
-        let mut sent = Sent::default();
+        let mut sent = SentMessages::default();
         sent.take(|| connection.poll_transmit());
         let reply = script(&sent);
         answer(&mut connection, &reply.0);
@@ -153,7 +156,7 @@ impl Remote {
     }
 
     /// A sync that must fail; returns the error.
-    pub(crate) fn fails(&self, script: impl FnOnce(&Sent) -> Reply) -> SyncError {
+    pub(crate) fn fails(&self, script: impl FnOnce(&SentMessages) -> Reply) -> SyncError {
         match self.sync(script).0 {
             SessionOutcome::Failed(error) => error,
             other => panic!("the sync did not fail: {other:?}"),

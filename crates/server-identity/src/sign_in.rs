@@ -17,7 +17,7 @@ use tidewater_centre::records::{
 use tidewater_protocol::message::Proof;
 use tidewater_protocol::{Code, RemoteId};
 use tidewater_server_config::is_image_user;
-use tidewater_server_jobs::admission::Admission;
+use tidewater_server_jobs::admission::SyncAdmission;
 use tidewater_server_jobs::environment::{Environment, random};
 use tidewater_server_jobs::fault::Fault;
 use tidewater_server_jobs::lanes::WorkerLanes;
@@ -40,7 +40,7 @@ pub struct SignInServices {
     /// What is deployed.
     pub publications: Arc<Publications>,
     /// When whoever has to wait comes back.
-    pub admission: Arc<Admission>,
+    pub admission: Arc<SyncAdmission>,
     /// Clock and randomness.
     pub environment: Environment,
     /// Asked where `passwords = "handler"`.
@@ -58,7 +58,7 @@ pub struct SignInService {
 }
 
 /// Somebody who is who he says.
-pub struct SignedIn {
+pub struct SignInOutcome {
     /// The user: as the proof tells, where it does.
     pub user: String,
     /// [`PROGRAM`] for a program without a file.
@@ -80,9 +80,9 @@ pub struct SignedIn {
 pub struct Principal {
     /// [`PROGRAM`] for a program without a file.
     pub remote_id: RemoteId,
-    /// See [`SignedIn`].
+    /// See [`SignInOutcome`].
     pub unknown: Option<RemoteId>,
-    /// See [`SignedIn`].
+    /// See [`SignInOutcome`].
     pub was: Option<RemoteId>,
     /// The user's name.
     pub user: String,
@@ -159,7 +159,7 @@ impl SignInService {
         asked: Vec<SubscriptionRequest>,
         keyring: &SigningKeys,
         origin: Origin<'_>,
-    ) -> Result<SignedIn, Fault> {
+    ) -> Result<SignInOutcome, Fault> {
         if let Some(only) = &self.only {
             let is_it = claim.user == *only && !claim.is_program;
             let is_remote = matches!(claim.proof, Proof::Token(_) | Proof::Credential(_));
@@ -209,7 +209,7 @@ impl SignInService {
     }
 
     /// Has the name of a device noted that has none yet, or another one. Nothing waits for it.
-    fn note_device_name(&self, claim: &ParsedSignIn, entered: &SignedIn) {
+    fn note_device_name(&self, claim: &ParsedSignIn, entered: &SignInOutcome) {
         let known = entered.state.remote.as_ref();
         let known = known.filter(|it| it.id == entered.remote_id);
         let is_known = known.is_some_and(|it| it.device_name == claim.device_name);
@@ -230,7 +230,7 @@ impl SignInService {
         asked: Vec<SubscriptionRequest>,
         keyring: &SigningKeys,
         token: &[u8],
-    ) -> Result<SignedIn, Fault> {
+    ) -> Result<SignInOutcome, Fault> {
         let now_ms = self.services.environment.clock.now_ms();
         let expired = || {
             Fault::new(
@@ -259,7 +259,7 @@ impl SignInService {
             may_enter(&state, user)?;
         }
         self.check_again(&state)?;
-        Ok(SignedIn {
+        Ok(SignInOutcome {
             user: user.clone(),
             remote_id,
             unknown: None,
@@ -276,7 +276,7 @@ impl SignInService {
         asked: Vec<SubscriptionRequest>,
         keyring: &SigningKeys,
         presented: &[u8],
-    ) -> Result<SignedIn, Fault> {
+    ) -> Result<SignInOutcome, Fault> {
         let user = &claim.user;
         let mut state = self.look_up(user, claim.remote_id, asked).await?;
         let mut was = None;
@@ -324,7 +324,7 @@ impl SignInService {
                 Box::pin(self.replace(remote.clone(), previous, next)).await?
             }
         };
-        Ok(SignedIn {
+        Ok(SignInOutcome {
             user: claim.user.clone(),
             remote_id: remote.id,
             unknown: None,
@@ -370,7 +370,7 @@ impl SignInService {
         asked: Vec<SubscriptionRequest>,
         keyring: &SigningKeys,
         identity: Identity,
-    ) -> Result<SignedIn, Fault> {
+    ) -> Result<SignInOutcome, Fault> {
         let user = &identity.user;
         // They are there for images, whoever may be called so elsewhere.
         if is_image_user(user) {
@@ -434,10 +434,10 @@ impl SignInService {
         keyring: &SigningKeys,
         (user, state): (&str, SessionState),
         publications: &[String],
-    ) -> Result<SignedIn, Fault> {
+    ) -> Result<SignInOutcome, Fault> {
         let now_ms = self.services.environment.clock.now_ms();
         if claim.is_program {
-            return Ok(SignedIn {
+            return Ok(SignInOutcome {
                 user: user.to_owned(),
                 remote_id: PROGRAM,
                 unknown: None,
@@ -474,7 +474,7 @@ impl SignInService {
         let remote_id = remote.id;
         let previous = remote.credential_hash.clone();
         let credential = self.renew(remote, previous).await?;
-        Ok(SignedIn {
+        Ok(SignInOutcome {
             user: user.to_owned(),
             remote_id,
             unknown: claim.remote_id.filter(|_| is_new),

@@ -100,10 +100,10 @@ pub enum TokenCheck {
 /// The signing keys, kept up to date.
 pub struct Signer {
     centre: Arc<dyn Centre>,
-    known: Mutex<Known>,
+    known: Mutex<KeyCache>,
 }
 
-struct Known {
+struct KeyCache {
     keyring: SigningKeys,
     /// When a key was last looked for out of turn.
     sought_ms: i64,
@@ -137,7 +137,7 @@ impl Signer {
         })?;
         Ok(Signer {
             centre,
-            known: Mutex::new(Known {
+            known: Mutex::new(KeyCache {
                 keyring,
                 sought_ms: now_ms,
                 failed: false,
@@ -145,7 +145,7 @@ impl Signer {
         })
     }
 
-    fn known(&self) -> MutexGuard<'_, Known> {
+    fn known(&self) -> MutexGuard<'_, KeyCache> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

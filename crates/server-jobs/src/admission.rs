@@ -72,7 +72,7 @@ impl Shutdown {
 }
 
 /// Decides whether a sync may begin: by what waits for a worker, and how fast that becomes less.
-pub struct Admission {
+pub struct SyncAdmission {
     lanes: Arc<WorkerLanes>,
     /// So many syncs may wait for a worker: `server.limits.backlog`.
     backlog: usize,
@@ -80,10 +80,10 @@ pub struct Admission {
     environment: Environment,
 }
 
-impl Admission {
+impl SyncAdmission {
     /// `backlog`: so many syncs may wait for a worker.
-    pub fn new(lanes: Arc<WorkerLanes>, backlog: usize, environment: Environment) -> Admission {
-        Admission {
+    pub fn new(lanes: Arc<WorkerLanes>, backlog: usize, environment: Environment) -> SyncAdmission {
+        SyncAdmission {
             lanes,
             backlog,
             drain: DrainRate::new(),

@@ -47,7 +47,7 @@ impl ConnectionPool {
     pub fn take(&self) -> TakenConnection<'_> {
         TakenConnection {
             connection: Some(self.take_of(None)),
-            place: ConnectionOrigin::Idle(self),
+            place: ConnectionHome::Idle(self),
         }
     }
 
@@ -56,7 +56,7 @@ impl ConnectionPool {
         let Some(session) = &scripts.session else {
             return TakenConnection {
                 connection: Some(self.take_of(scripts.version.as_deref())),
-                place: ConnectionOrigin::Idle(self),
+                place: ConnectionHome::Idle(self),
             };
         };
         let mut place = session.lock().await;
@@ -64,7 +64,7 @@ impl ConnectionPool {
         let new = || Connection::new(session.connector());
         TakenConnection {
             connection: Some(connection.unwrap_or_else(new)),
-            place: ConnectionOrigin::Session {
+            place: ConnectionHome::Session {
                 place,
                 _held: session.clone(),
             },
@@ -81,11 +81,11 @@ impl ConnectionPool {
 pub struct TakenConnection<'a> {
     /// It is there until this is dropped.
     connection: Option<Connection>,
-    place: ConnectionOrigin<'a>,
+    place: ConnectionHome<'a>,
 }
 
 /// Where a connection goes back to.
-enum ConnectionOrigin<'a> {
+enum ConnectionHome<'a> {
     Idle(&'a ConnectionPool),
     Session {
         place: OwnedMutexGuard<Option<Connection>>,
@@ -114,10 +114,11 @@ impl DerefMut for TakenConnection<'_> {
 
 impl Drop for TakenConnection<'_> {
     fn drop(&mut self) {
-        let connection = self.connection.take();
+        // What a worker that panics has left in its connection, nobody knows: it is not used again.
+        let connection = self.connection.take().filter(|_| !std::thread::panicking());
         match &mut self.place {
-            ConnectionOrigin::Idle(pool) => pool.idle().extend(connection),
-            ConnectionOrigin::Session { place, .. } => **place = connection,
+            ConnectionHome::Idle(pool) => pool.idle().extend(connection),
+            ConnectionHome::Session { place, .. } => **place = connection,
         }
     }
 }

@@ -17,7 +17,7 @@ use tidewater_protocol::frame::Message;
 use tidewater_protocol::message::{Call, CallFailed, CallKind};
 
 use crate::built_in;
-use crate::call_outcome::{self as outcome, CallAnswer, CallResult};
+use crate::call_outcome::{self as outcome, CallResult, ProcedureAnswer};
 use crate::calls::{self, AnswerPart, AnswerStart, AnswerStream, Calls};
 use crate::event_requests::EventRequests;
 use crate::outgoing_calls::OutgoingCalls;
@@ -257,7 +257,7 @@ impl<'a> CallChannel<'a> {
             let answer = built_in::run(of, self.post, self.stay, self.member, &call);
             return match (kind, answer) {
                 (CallKind::OneWay, Ok(_)) => self.say(id, CallKind::Accepted, Bytes::new()),
-                (_, answer) => self.answer(id, answer.map(CallAnswer::from)),
+                (_, answer) => self.answer(id, answer.map(ProcedureAnswer::from)),
             };
         }
         let prepared = self.services.calls.prepare(self.post.who(), call, deadline);

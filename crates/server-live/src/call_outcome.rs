@@ -16,7 +16,7 @@ use tidewater_server_jobs::memory::HeldMemory;
 
 /// What came of a call that was done.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct CallAnswer {
+pub struct ProcedureAnswer {
     /// What the procedure returns.
     pub returns: Option<Returns>,
     /// The columns of the rows.
@@ -27,9 +27,9 @@ pub struct CallAnswer {
     pub held: HeldMemory,
 }
 
-impl From<Answer> for CallAnswer {
-    fn from(answer: Answer) -> CallAnswer {
-        CallAnswer {
+impl From<Answer> for ProcedureAnswer {
+    fn from(answer: Answer) -> ProcedureAnswer {
+        ProcedureAnswer {
             returns: Returns::try_from(answer.returns).ok(),
             columns: answer.columns,
             rows: vec![answer.rows],
@@ -39,8 +39,8 @@ impl From<Answer> for CallAnswer {
 }
 
 /// The whole of it, in one piece.
-impl From<CallAnswer> for Answer {
-    fn from(answered: CallAnswer) -> Answer {
+impl From<ProcedureAnswer> for Answer {
+    fn from(answered: ProcedureAnswer) -> Answer {
         let mut rows = answered.rows.into_iter();
         let rows = match (rows.next(), rows.len()) {
             (None, _) => Bytes::new(),
@@ -61,7 +61,7 @@ impl From<CallAnswer> for Answer {
 }
 
 /// How a call ends.
-pub type CallResult = Result<CallAnswer, CallFailed>;
+pub type CallResult = Result<ProcedureAnswer, CallFailed>;
 
 /// The size of a piece of an answer.
 const PIECE_BYTES: usize = 256 << 10;
@@ -73,7 +73,7 @@ pub(crate) fn of_script(
     (outcome, held): (CallOutcome, HeldMemory),
 ) -> CallResult {
     match outcome {
-        CallOutcome::Answer(answer) => Ok(CallAnswer {
+        CallOutcome::Answer(answer) => Ok(ProcedureAnswer {
             held,
             returns: Some(returns),
             columns: headers(&answer.columns),
@@ -204,7 +204,7 @@ pub(crate) fn headers(columns: &Arc<[AnswerColumn]>) -> Vec<ColumnHeader> {
 pub fn in_pieces(outcome: CallResult) -> impl Iterator<Item = (CallKind, Bytes)> {
     let (failed, answered) = match outcome {
         Ok(answered) => (None, answered),
-        Err(failed) => (Some(failed), CallAnswer::default()),
+        Err(failed) => (Some(failed), ProcedureAnswer::default()),
     };
     let mut answer = Answer {
         returns: answered.returns.unwrap_or_default() as i32,
@@ -300,7 +300,8 @@ mod tests {
 
     #[test]
     fn what_is_kept_is_read_again() {
-        let answered = CallAnswer::from(tidewater_protocol::json::to_answer(&serde_json::json!(7)));
+        let answered =
+            ProcedureAnswer::from(tidewater_protocol::json::to_answer(&serde_json::json!(7)));
         let failed = CallFailed::new(Code::ProcedureFailed, "no", "");
         for outcome in [Ok(answered), Err(failed)] {
             assert_eq!(decode(&encode(&outcome)), Ok(outcome));

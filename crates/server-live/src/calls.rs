@@ -377,16 +377,7 @@ impl Calls {
             })
         });
         self.lane.submit(task.for_user(user).into());
-        self.answered(answer).await
-    }
-
-    /// The answer of a worker.
-    async fn answered<T>(
-        &self,
-        answer: oneshot::Receiver<Result<T, CentreError>>,
-    ) -> Result<T, CallFailed> {
-        let answered = self.lane.answered(answer).await;
-        answered.map_err(outcome::of_fault)
+        outcome::of_worker(answer.await)
     }
 
     /// Whether a query yields a row for whoever asks.
@@ -408,7 +399,7 @@ impl Calls {
             pace: Arc::default(),
             reply,
         });
-        let done = self.answered(answer).await?;
+        let done = outcome::of_worker(answer.await)?;
         match done.ok_or_else(|| outcome::no_room(true))? {
             (CallOutcome::NotAllowed, _) => Ok(false),
             done => outcome::of_script("allow", script.returns(), done).map(|_| true),
@@ -512,7 +503,7 @@ impl PreparedCall {
         };
         let answer = self.submit(calls, script, None);
         let is_repeatable = self.key.is_some() || script.is_read_only();
-        let done = calls.answered(answer).await?;
+        let done = outcome::of_worker(answer.await)?;
         let done = done.ok_or_else(|| outcome::no_room(is_repeatable))?;
         outcome::of_script(&self.procedure.config.name, script.returns(), done)
     }

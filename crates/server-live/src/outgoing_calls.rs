@@ -13,7 +13,7 @@ use tidewater_protocol::message::{Answer, Call, CallFailed, CallKind};
 
 use tidewater_centre::Caller;
 
-use crate::call_outcome::{self as outcome, CallAnswer, CallResult};
+use crate::call_outcome::{self as outcome, CallResult, ProcedureAnswer};
 use tidewater_server_jobs::fault::Fault;
 use tidewater_server_jobs::memory::MemoryBudget;
 
@@ -52,7 +52,7 @@ struct State {
     out: VecDeque<Message>,
     out_bytes: usize,
     /// In the order in which they were asked: when the connection goes, they hear of it in this.
-    asked: BTreeMap<u64, PendingCall>,
+    asked: BTreeMap<u64, OutgoingCall>,
     last_id: u64,
     /// What all pieces together take that came.
     gathered_bytes: usize,
@@ -66,7 +66,7 @@ impl State {
         self.out.push_back(message);
     }
 
-    fn remove(&mut self, id: u64) -> Option<PendingCall> {
+    fn remove(&mut self, id: u64) -> Option<OutgoingCall> {
         let asked = self.asked.remove(&id)?;
         self.gathered_bytes -= asked.takes;
         Some(asked)
@@ -96,7 +96,7 @@ impl State {
 }
 
 /// A call that the other side has.
-struct PendingCall {
+struct OutgoingCall {
     reply: oneshot::Sender<CallResult>,
     gathered: GatheredAnswer,
     /// What its pieces take.
@@ -105,7 +105,7 @@ struct PendingCall {
 
 /// An answer that comes in pieces.
 pub struct GatheredAnswer {
-    answered: CallAnswer,
+    answered: ProcedureAnswer,
     bytes: usize,
     most: usize,
 }
@@ -114,7 +114,7 @@ impl GatheredAnswer {
     /// One of at most so many bytes.
     pub fn of_at_most(most: usize) -> GatheredAnswer {
         GatheredAnswer {
-            answered: CallAnswer::default(),
+            answered: ProcedureAnswer::default(),
             bytes: 0,
             most,
         }
@@ -192,7 +192,7 @@ impl OutgoingCalls {
             }
             state.last_id += 1;
             let id = state.last_id;
-            let asked = PendingCall {
+            let asked = OutgoingCall {
                 reply,
                 gathered: GatheredAnswer::of_at_most(self.answer_bytes),
                 takes: 0,
@@ -300,12 +300,12 @@ impl OutgoingCalls {
     }
 }
 
-impl CallAnswer {
+impl ProcedureAnswer {
     fn add(&mut self, answer: Answer) {
         if self.returns.is_none() {
-            *self = CallAnswer {
+            *self = ProcedureAnswer {
                 rows: Vec::new(),
-                ..CallAnswer::from(Answer {
+                ..ProcedureAnswer::from(Answer {
                     rows: Bytes::new(),
                     ..answer.clone()
                 })
@@ -323,7 +323,7 @@ impl CallAnswer {
     pub fn held_in(self, budget: &MemoryBudget) -> CallResult {
         let bytes = self.rows.iter().map(Bytes::len).sum();
         match budget.hold(bytes) {
-            Some(held) => Ok(CallAnswer { held, ..self }),
+            Some(held) => Ok(ProcedureAnswer { held, ..self }),
             None => Err(outcome::no_room(false)),
         }
     }

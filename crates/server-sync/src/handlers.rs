@@ -37,7 +37,7 @@ use tidewater_server_config::{
     TableAssignment,
 };
 use tidewater_server_identity::web_client::{WebAnswer, WebClient, WebError, WebRequest};
-use tidewater_server_jobs::admission::Admission;
+use tidewater_server_jobs::admission::SyncAdmission;
 use tidewater_server_jobs::environment::Environment;
 use tidewater_server_jobs::error::ServerError;
 use tidewater_server_jobs::fault::Fault;
@@ -95,7 +95,7 @@ pub struct HandlerServices {
     /// Where requests are counted.
     pub metrics: Arc<Metrics>,
     /// When whoever has to wait comes back.
-    pub admission: Arc<Admission>,
+    pub admission: Arc<SyncAdmission>,
     /// Where providers are asked.
     pub calls: Arc<Calls>,
 }

@@ -14,14 +14,13 @@ pub mod kept_uploads;
 mod opening;
 mod reply;
 mod scripted;
+mod sync_service;
 mod upload;
 
-use std::ops::Deref;
 use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
-use tidewater_connection::ChannelInput;
 
+use tidewater_connection::ChannelInput;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout};
 
@@ -29,8 +28,7 @@ use tidewater_centre::engine::scripts::ScriptTransaction;
 use tidewater_centre::packed_rows::TableRequest;
 use tidewater_centre::records::{SessionState, SyncRecord};
 use tidewater_centre::{
-    GivenPartitions, GivenTable, RemoteHolding, ScriptRun, SyncContext, SyncUpload, TableCompare,
-    UploadOutcome,
+    GivenTable, RemoteHolding, ScriptRun, SyncContext, SyncUpload, TableCompare, UploadOutcome,
 };
 use tidewater_protocol::Code;
 use tidewater_protocol::message::{Control, DownloadRequest, Hello, SyncEnd, UploadState};
@@ -39,114 +37,24 @@ use self::compare::CompareReader;
 use self::download_job::AppliedUploads;
 use self::handled::{Began, SyncHandlers};
 pub use self::hello::ParsedHello;
-use self::kept_uploads::{KeptUploads, UploadName};
+use self::kept_uploads::UploadName;
 use self::opening::OpenedSync;
 use self::reply::Watch;
 use self::scripted::{SyncScripts, run_acknowledged};
+pub use self::sync_service::SyncService;
 use self::upload::{ExpectedUpload, ReceivedRows, Receiver};
-use crate::handlers::{HandlerServices, Handlers};
-use tidewater_server_config::ServerLimits;
 use tidewater_server_identity::registry::Registration;
-use tidewater_server_identity::sign_in::{Principal, SignInService};
-use tidewater_server_identity::signing::{Signer, SigningKeys};
-use tidewater_server_jobs::admission::{Admission, Shutdown};
+use tidewater_server_identity::sign_in::Principal;
+use tidewater_server_identity::signing::SigningKeys;
 use tidewater_server_jobs::download_lane::DownloadTask;
-use tidewater_server_jobs::environment::Environment;
 use tidewater_server_jobs::fault::Fault;
-use tidewater_server_jobs::lanes::WorkerLanes;
-use tidewater_server_jobs::memory::{MemoryBudget, Reservation};
-use tidewater_server_jobs::metrics::{Metrics, Phase};
-use tidewater_server_jobs::publications::Publications;
+use tidewater_server_jobs::memory::Reservation;
+use tidewater_server_jobs::metrics::Phase;
 use tidewater_server_jobs::script_sessions::ScriptUse;
 use tidewater_server_jobs::session_validity::SessionValidity;
 use tidewater_server_jobs::spool::download_spool;
 use tidewater_server_jobs::upload_lane::UploadTask;
 use tidewater_server_live::socket_loop::ConnectionChannel;
-use tidewater_server_live::spaces::Hub;
-use tidewater_server_live::wake::Wakes;
-
-/// What syncs need of the server.
-pub struct SyncServices {
-    /// Where uploads are applied and downloads are read.
-    pub lanes: Arc<WorkerLanes>,
-    /// What is deployed.
-    pub publications: Arc<Publications>,
-    /// Whether a sync may begin.
-    pub admission: Arc<Admission>,
-    /// Whether the server shuts down.
-    pub shutdown: Shutdown,
-    /// Where syncs are counted.
-    pub metrics: Arc<Metrics>,
-    /// Memory for rows on their way.
-    pub budget: MemoryBudget,
-    /// What one sync may take.
-    pub limits: ServerLimits,
-    /// Clock and randomness.
-    pub environment: Environment,
-    /// Signs checkpoints and identities.
-    pub signer: Arc<Signer>,
-    /// Looks up remotes, and gives them new identities.
-    pub sign_in: Arc<SignInService>,
-    /// Tells other servers that something was uploaded.
-    pub hub: Arc<Hub>,
-    /// Tells live remotes.
-    pub wakes: Arc<Wakes>,
-    /// The programs that are asked.
-    pub handlers: Arc<Handlers>,
-    /// What these need.
-    pub handler_services: Arc<HandlerServices>,
-}
-
-/// Serves the syncs of connections.
-pub struct SyncService {
-    services: SyncServices,
-    kept_uploads: KeptUploads,
-    /// See [`tidewater_server_config::ServerConfig::verify_every`].
-    verify_every: AtomicU64,
-    /// What everybody holds, if the server is there to make an image.
-    given: Option<Arc<GivenPartitions>>,
-}
-
-impl Deref for SyncService {
-    type Target = SyncServices;
-
-    fn deref(&self) -> &SyncServices {
-        &self.services
-    }
-}
-
-impl SyncService {
-    /// `given`: what everybody holds, if the server is there to make an image.
-    pub fn new(
-        services: SyncServices,
-        verify_every: u64,
-        given: Option<Arc<GivenPartitions>>,
-    ) -> SyncService {
-        SyncService {
-            kept_uploads: KeptUploads::new(services.limits.memory_bytes),
-            services,
-            verify_every: AtomicU64::new(verify_every),
-            given,
-        }
-    }
-
-    /// Remotes that have synced so often since compare everything, from now on.
-    pub fn set_verify_every(&self, every: u64) {
-        self.verify_every.store(every, Ordering::Relaxed);
-    }
-
-    /// Forgets uploads that broke off and that nobody has come back for.
-    pub fn sweep(&self) {
-        self.kept_uploads.sweep();
-    }
-
-    /// Whether a remote that has synced so many times since is to compare everything.
-    fn wants_verified(&self, unverified: u64) -> bool {
-        let every = self.verify_every.load(Ordering::Relaxed);
-        // This sync counts, too.
-        every != 0 && unverified.saturating_add(1) >= every
-    }
-}
 
 /// What was looked up for a Hello.
 pub struct LookedUp {

@@ -3,7 +3,6 @@
 //! Owns who is on the other side: channel 0. What channel 1 carries is the session's; bytes are
 //! the wire's.
 
-use std::ops::Deref;
 use std::pin::pin;
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
@@ -26,7 +25,7 @@ use tidewater_server_identity::registry::Registration;
 use tidewater_server_identity::registry::{ConnectionRegistry, PROGRAM};
 use tidewater_server_identity::sign_in::{Origin, ParsedSignIn, Principal, SignInService};
 use tidewater_server_identity::signing::Signer;
-use tidewater_server_jobs::admission::{Admission, Shutdown};
+use tidewater_server_jobs::admission::{Shutdown, SyncAdmission};
 use tidewater_server_jobs::environment::Environment;
 use tidewater_server_jobs::fault::Fault;
 use tidewater_server_jobs::memory::MemoryBudget;
@@ -43,13 +42,13 @@ use tidewater_server_sync::session::{self, LookedUp, PendingHello, SyncService};
 /// remote close its side.
 pub(crate) const LINGER: Duration = Duration::from_secs(3);
 
-/// What connections need of the server.
-pub(crate) struct ConnectionServices {
+/// Serves connections: what that uses of the server.
+pub(crate) struct ConnectionService {
     pub(crate) limits: ServerLimits,
     pub(crate) environment: Environment,
     pub(crate) budget: MemoryBudget,
     pub(crate) metrics: Arc<Metrics>,
-    pub(crate) admission: Arc<Admission>,
+    pub(crate) admission: Arc<SyncAdmission>,
     pub(crate) shutdown: Shutdown,
     pub(crate) registry: Arc<ConnectionRegistry>,
     pub(crate) signer: Arc<Signer>,
@@ -58,34 +57,11 @@ pub(crate) struct ConnectionServices {
     pub(crate) calls: CallChannelServices,
     /// The line to headquarters, where the server is a branch's.
     pub(crate) upstream: Upstream,
-}
-
-/// Serves connections.
-pub(crate) struct ConnectionService {
-    services: ConnectionServices,
-    packing: RwLock<CompressionOptions>,
-}
-
-impl Deref for ConnectionService {
-    type Target = ConnectionServices;
-
-    fn deref(&self) -> &ConnectionServices {
-        &self.services
-    }
+    /// How what is sent is packed.
+    pub(crate) packing: RwLock<CompressionOptions>,
 }
 
 impl ConnectionService {
-    /// `packing`: how what is sent is packed.
-    pub(crate) fn new(
-        services: ConnectionServices,
-        packing: CompressionOptions,
-    ) -> ConnectionService {
-        ConnectionService {
-            services,
-            packing: RwLock::new(packing),
-        }
-    }
-
     /// Serves a connection until it ends.
     pub(crate) async fn serve(
         &self,

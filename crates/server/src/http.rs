@@ -52,7 +52,7 @@ use tidewater_carrier::proxy_header::IpNetworks;
 use tidewater_server_config::{BUILT_IN_PREFIX, ImagesConfig, ServerLimits};
 use tidewater_server_identity::sign_in::SignInService;
 use tidewater_server_identity::signing::Signer;
-use tidewater_server_jobs::admission::{Admission, Shutdown};
+use tidewater_server_jobs::admission::{Shutdown, SyncAdmission};
 use tidewater_server_jobs::environment::Environment;
 use tidewater_server_jobs::fault::Fault;
 use tidewater_server_jobs::lanes::WorkerLanes;
@@ -88,7 +88,7 @@ pub(crate) struct WebServices {
     pub(crate) lanes: Arc<WorkerLanes>,
     pub(crate) publications: Arc<Publications>,
     pub(crate) metrics: Arc<Metrics>,
-    pub(crate) admission: Arc<Admission>,
+    pub(crate) admission: Arc<SyncAdmission>,
     pub(crate) shutdown: Shutdown,
     pub(crate) budget: MemoryBudget,
     pub(crate) limits: ServerLimits,

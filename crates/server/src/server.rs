@@ -35,12 +35,11 @@ use tidewater_server_sync::images::{DownloadProbe, ProbedDownload, check_scripts
 use self::acceptor::{Acceptor, SpokenAt};
 use self::certificate::Certificate;
 use self::maintenance::{
-    OperatorWatch, check_tracking_regularly, feel_pulse_regularly, look_regularly, prune_regularly,
+    check_tracking_regularly, feel_pulse_regularly, look_regularly, prune_regularly,
     renew_regularly,
 };
 use self::parts::{LoadedParts, ServerParts};
 use self::prepared::PreparedServer;
-use self::probe::ServerProbe;
 use crate::connection::LINGER;
 use crate::http::Site;
 use crate::http::exchange::Exchanges;
@@ -220,15 +219,7 @@ impl Server {
         if let Some(site) = site {
             tasks.push(tokio::spawn(async move { site.sweep().await }));
         }
-        let watch = OperatorWatch {
-            sync: parts.sync.clone(),
-            signer: parts.signer.clone(),
-            registry: parts.registry.clone(),
-            lanes: parts.lanes.clone(),
-            sign_in: parts.sign_in.clone(),
-            clock: parts.environment.clock.clone(),
-        };
-        tasks.push(tokio::spawn(watch.run()));
+        tasks.push(tokio::spawn(parts.watch().run()));
         tasks.push(tokio::spawn(look_regularly(parts.publications.clone())));
         let (following, of) = (parts.wakes.clone(), centre.clone());
         tasks.push(tokio::spawn(async move { following.follow(of).await }));
@@ -248,18 +239,7 @@ impl Server {
                 tracing::info!(url, "listening for administration");
                 let pulse = feel_pulse_regularly(parts.metrics.clone(), clock, centre.clone());
                 tasks.push(tokio::spawn(pulse));
-                let probe = ServerProbe {
-                    publications: parts.publications.clone(),
-                    shutdown: parts.shutdown.clone(),
-                    metrics: parts.metrics.clone(),
-                    lanes: parts.lanes.clone(),
-                    hub: parts.hub.clone(),
-                    handlers: parts.handlers.clone(),
-                    wakes: parts.wakes.clone(),
-                    upstream: parts.upstream.clone(),
-                    budget: parts.budget.clone(),
-                };
-                let serving = tidewater_admin::serve(listener, Arc::new(probe));
+                let serving = tidewater_admin::serve(listener, Arc::new(parts.probe()));
                 (Some(url), Some(tokio::spawn(serving)))
             }
         };

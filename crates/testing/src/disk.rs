@@ -24,7 +24,7 @@ static BASE: OnceLock<Base> = OnceLock::new();
 
 /// What happens at the write that is the last one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fault {
+pub enum DiskFault {
     /// Half of it is written, and the process ends at once with [`KILLED`].
     Kill,
     /// Files do not grow any more: `SQLITE_FULL`.
@@ -63,8 +63,8 @@ impl Disk {
     }
 
     /// The `write`th write from now on is the last one.
-    pub fn fail_at(self, write: u64, fault: Fault) {
-        KILLS.store(fault == Fault::Kill, Ordering::SeqCst);
+    pub fn fail_at(self, write: u64, fault: DiskFault) {
+        KILLS.store(fault == DiskFault::Kill, Ordering::SeqCst);
         WRITES.store(0, Ordering::SeqCst);
         LAST.store(write, Ordering::SeqCst);
     }

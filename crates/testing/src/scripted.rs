@@ -129,7 +129,7 @@ impl Reply {
     }
 
     /// The rest of [`later_reply`] to a remote that was let in.
-    pub fn later(self, sent: &Sent) -> Reply {
+    pub fn later(self, sent: &SentMessages) -> Reply {
         let mut rows = items(Op::Upsert, &[(4, "four")]);
         rows.extend(items(Op::Remove, &[(1, "")]));
         self.control(welcome(UploadState::InSequence, None))
@@ -199,20 +199,20 @@ pub fn first_reply() -> Reply {
 }
 
 /// The answer to a sync with an upload: it is applied; one row comes, one goes.
-pub fn later_reply(sent: &Sent) -> Reply {
+pub fn later_reply(sent: &SentMessages) -> Reply {
     Reply::default().signed_in().later(sent)
 }
 
 /// What a remote sent.
 #[derive(Debug, Default)]
-pub struct Sent {
+pub struct SentMessages {
     buffer: BytesMut,
     preface: bool,
     /// Every whole frame.
     pub frames: Vec<Frame>,
 }
 
-impl Sent {
+impl SentMessages {
     /// Takes everything that there is to send now, piece by piece.
     pub fn take(&mut self, mut transmit: impl FnMut() -> Option<Bytes>) {
         while let Some(bytes) = transmit() {

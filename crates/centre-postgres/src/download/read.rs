@@ -18,7 +18,7 @@ use crate::driver_error::refused;
 use crate::publication::{PublishedTable, TableRule};
 use crate::quote::literal;
 use crate::scope::{partition_arrays, partition_types};
-use crate::values::ValueKind;
+use crate::values::PostgresType;
 use crate::{calls, script_times};
 use tidewater_centre::engine::download::{KeyOrder, RuleRows, TakeKey, TakeRow, WindowBound};
 use tidewater_centre::engine::exact::unpack;
@@ -228,7 +228,8 @@ impl Reader<'_> {
         let rows = self.enter(client, client.query_raw(&prepared, arguments));
         let mut rows = pin!(rows.await.map_err(error)?);
         let columns = prepared.columns().iter();
-        let mut decoder = RowDecoder::new(columns.map(|it| ValueKind::from_oid(it.type_().oid())));
+        let mut decoder =
+            RowDecoder::new(columns.map(|it| PostgresType::from_oid(it.type_().oid())));
         let mut values = Vec::with_capacity(prepared.columns().len());
         while let Some(row) = rows.try_next().await.map_err(error)? {
             let mut datums = recycle(values);

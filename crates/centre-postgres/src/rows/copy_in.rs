@@ -16,7 +16,7 @@ use crate::connection::PostgresConnection;
 use crate::decoder::recycle;
 use crate::driver_error::refused;
 use crate::quote::ident_list;
-use crate::values::ValueKind;
+use crate::values::PostgresType;
 use tidewater_centre::engine::upload::incoming_rows::malformed;
 use tidewater_centre::engine::upload::upload_writer::MayWrite;
 use tidewater_centre::error::CentreError;
@@ -37,7 +37,7 @@ pub(super) fn is_possible(incoming: &Incoming<'_>, live: LiveTable) -> bool {
         && incoming
             .written
             .iter()
-            .all(|&index| columns[index].kind != ValueKind::Other)
+            .all(|&index| columns[index].kind != PostgresType::Other)
 }
 
 /// The statement that copies rows into a table.

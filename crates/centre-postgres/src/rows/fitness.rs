@@ -4,17 +4,17 @@ use tidewater_protocol::Datum;
 
 use super::sql::Incoming;
 use crate::column::PgColumn;
-use crate::values::{ValueKind, decimal_is_exact, shortest};
+use crate::values::{PostgresType, decimal_is_exact, shortest};
 
 /// Why a value cannot go into its column, without asking the database.
 pub(super) fn obstacle(column: &PgColumn, is_key: bool, value: &Datum<'_>) -> Option<String> {
     // What is blank beyond the limit of a varchar is cut off without an error.
     let cut = |text: &str| {
         let limit = column.limit.and_then(|limit| usize::try_from(limit).ok());
-        column.kind == ValueKind::Text && limit.is_some_and(|limit| text.chars().count() > limit)
+        column.kind == PostgresType::Text && limit.is_some_and(|limit| text.chars().count() > limit)
     };
     let padded = |text: &str| {
-        is_key && text.ends_with(' ') && (column.kind == ValueKind::Bpchar || cut(text))
+        is_key && text.ends_with(' ') && (column.kind == PostgresType::Bpchar || cut(text))
     };
     match value {
         // Two spellings of one key would be two rows on the remote.
@@ -58,20 +58,22 @@ pub(super) fn is_exact(column: &PgColumn, value: &Datum<'_>) -> bool {
     };
     match (column.kind, *value) {
         (_, Datum::Null) => true,
-        (ValueKind::Jsonb | ValueKind::Other, _) => false,
-        (ValueKind::Text, Datum::Text(text)) => fits(text),
-        (ValueKind::Bpchar, Datum::Text(text)) => fits(text) && !text.ends_with(' '),
-        (ValueKind::Float4, Datum::Real(real)) => shortest(real as f32).to_bits() == real.to_bits(),
-        (ValueKind::Float8, Datum::Real(real)) => {
+        (PostgresType::Jsonb | PostgresType::Other, _) => false,
+        (PostgresType::Text, Datum::Text(text)) => fits(text),
+        (PostgresType::Bpchar, Datum::Text(text)) => fits(text) && !text.ends_with(' '),
+        (PostgresType::Float4, Datum::Real(real)) => {
+            shortest(real as f32).to_bits() == real.to_bits()
+        }
+        (PostgresType::Float8, Datum::Real(real)) => {
             real.is_finite() && (real != 0.0 || real.is_sign_positive())
                 || real.is_infinite()
                 || real.to_bits() == f64::NAN.to_bits()
         }
-        (ValueKind::Numeric, Datum::Decimal(decimal)) => {
+        (PostgresType::Numeric, Datum::Decimal(decimal)) => {
             // A negative scale rounds before the point.
             !column.type_name.contains('-') && decimal_is_exact(decimal, column.scale)
         }
-        (ValueKind::Time | ValueKind::Timestamp | ValueKind::TimestampTz, _) => {
+        (PostgresType::Time | PostgresType::Timestamp | PostgresType::TimestampTz, _) => {
             column.limit.is_none_or(|limit| limit >= 6)
         }
         _ => true,

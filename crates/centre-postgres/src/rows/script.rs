@@ -18,7 +18,7 @@ use crate::publication::PublishedTable;
 use crate::quote::ident;
 use crate::script_times;
 use crate::system_statement::all_at_once;
-use crate::values::ValueKind;
+use crate::values::PostgresType;
 use tidewater_centre::engine::scripts::{self, SCRIPT_TIMEOUT, SetColumn};
 use tidewater_centre::engine::upload::refusal_reason::RefusalReason;
 use tidewater_centre::engine::upload::upload_writer::{RowSet, ScriptOutcome};
@@ -211,7 +211,7 @@ async fn run_with(
     pin_mut!(rows);
     let mut first = None;
     let columns = prepared.columns().iter();
-    let kinds = columns.map(|it| ValueKind::from_oid(it.type_().oid()));
+    let kinds = columns.map(|it| PostgresType::from_oid(it.type_().oid()));
     let mut decoder = RowDecoder::new(kinds);
     while let Some(row) = rows.next().await {
         let row = row?;

@@ -1,7 +1,7 @@
 use super::*;
 use tidewater_protocol::ValueRef;
 
-fn there_and_back(kind: ValueKind, scale: Option<u16>, stored: ValueRef<'_>) -> String {
+fn there_and_back(kind: PostgresType, scale: Option<u16>, stored: ValueRef<'_>) -> String {
     let (datum, _) = kind.column_type(scale).datum(stored);
     let mut bytes = Vec::new();
     kind.encode(&datum, &mut bytes).unwrap();
@@ -36,7 +36,7 @@ fn decimals_come_back_to_the_digit() {
         "Infinity",
         "-Infinity",
     ] {
-        let back = there_and_back(ValueKind::Numeric, None, ValueRef::Text(text));
+        let back = there_and_back(PostgresType::Numeric, None, ValueRef::Text(text));
         assert_eq!(back, text);
     }
 }
@@ -51,7 +51,7 @@ fn a_decimal_has_the_bytes_that_postgresql_sends() {
     ] {
         let (datum, _) = ColumnType::Decimal { scale: Some(scale) }.datum(ValueRef::Text(text));
         let mut bytes = Vec::new();
-        ValueKind::Numeric.encode(&datum, &mut bytes).unwrap();
+        PostgresType::Numeric.encode(&datum, &mut bytes).unwrap();
         let sent: String = bytes[4..]
             .iter()
             .map(|byte| format!("{byte:02x}"))
@@ -63,15 +63,15 @@ fn a_decimal_has_the_bytes_that_postgresql_sends() {
 #[test]
 fn dates_and_times_come_back() {
     for (kind, text) in [
-        (ValueKind::Date, "1970-01-01"),
-        (ValueKind::Date, "2000-01-01"),
-        (ValueKind::Date, "0001-01-01"),
-        (ValueKind::Date, "infinity"),
-        (ValueKind::Date, "-infinity"),
-        (ValueKind::Time, "24:00:00.000000"),
-        (ValueKind::Timestamp, "1999-12-31T23:59:59.999999"),
-        (ValueKind::Timestamp, "-infinity"),
-        (ValueKind::TimestampTz, "2026-07-01T12:00:00.000001Z"),
+        (PostgresType::Date, "1970-01-01"),
+        (PostgresType::Date, "2000-01-01"),
+        (PostgresType::Date, "0001-01-01"),
+        (PostgresType::Date, "infinity"),
+        (PostgresType::Date, "-infinity"),
+        (PostgresType::Time, "24:00:00.000000"),
+        (PostgresType::Timestamp, "1999-12-31T23:59:59.999999"),
+        (PostgresType::Timestamp, "-infinity"),
+        (PostgresType::TimestampTz, "2026-07-01T12:00:00.000001Z"),
     ] {
         assert_eq!(there_and_back(kind, None, ValueRef::Text(text)), text);
     }
@@ -81,14 +81,14 @@ fn dates_and_times_come_back() {
 fn values_out_of_range_are_unfit_and_leave_nothing_behind() {
     let nul = Datum::Text("a\0b");
     for (kind, datum) in [
-        (ValueKind::Int2, Datum::Integer(40_000)),
-        (ValueKind::Int4, Datum::Integer(1 << 40)),
-        (ValueKind::Float4, Datum::Real(1e300)),
-        (ValueKind::Text, nul),
-        (ValueKind::Jsonb, nul),
-        (ValueKind::Date, Datum::Date(i64::MAX - 1)),
-        (ValueKind::Timestamp, Datum::Timestamp(i64::MIN + 1)),
-        (ValueKind::Int4, Datum::Text("1")),
+        (PostgresType::Int2, Datum::Integer(40_000)),
+        (PostgresType::Int4, Datum::Integer(1 << 40)),
+        (PostgresType::Float4, Datum::Real(1e300)),
+        (PostgresType::Text, nul),
+        (PostgresType::Jsonb, nul),
+        (PostgresType::Date, Datum::Date(i64::MAX - 1)),
+        (PostgresType::Timestamp, Datum::Timestamp(i64::MIN + 1)),
+        (PostgresType::Int4, Datum::Text("1")),
     ] {
         let mut bytes = vec![9];
         assert_eq!(kind.encode(&datum, &mut bytes), Err(UnfitValue), "{kind:?}");
@@ -99,16 +99,16 @@ fn values_out_of_range_are_unfit_and_leave_nothing_behind() {
 #[test]
 fn bytes_that_are_no_value_are_errors() {
     for kind in [
-        ValueKind::Int4,
-        ValueKind::Numeric,
-        ValueKind::Uuid,
-        ValueKind::Jsonb,
-        ValueKind::Time,
+        PostgresType::Int4,
+        PostgresType::Numeric,
+        PostgresType::Uuid,
+        PostgresType::Jsonb,
+        PostgresType::Time,
     ] {
         assert_eq!(kind.decode(&[2, 2, 3], &mut String::new()), Err(UnfitValue));
     }
     assert_eq!(
-        ValueKind::Text.decode(&[0xff], &mut String::new()),
+        PostgresType::Text.decode(&[0xff], &mut String::new()),
         Err(UnfitValue)
     );
 }

@@ -311,9 +311,19 @@ pub(super) fn signed_in<T>(
                 let account = remote.account()?;
                 given = Some(asked.obtain(&prompt(&account.user))?);
             }
-            result => return Ok(result?),
+            result => return result.map_err(reassure),
         }
     }
+}
+
+/// What it means to a file that there is no connection to its server.
+fn reassure(error: ClientError) -> Failure {
+    let is_unconnected = matches!(error, ClientError::Carrier(_));
+    let mut failure = Failure::from(error);
+    if is_unconnected && failure.code != Code::Usage {
+        failure.hint.push_str("; local changes are kept");
+    }
+    failure
 }
 
 /// The publications of the file that the server has not any more.

@@ -15,8 +15,8 @@ use tidewater_protocol::message::{Answer, CallKind};
 use super::Link;
 use super::state::{LinkState, SharedLink};
 use super::waiting_call::WaitingCall;
+use crate::carrier_loop::TICK;
 use crate::request::{CallError, Request};
-use crate::socket_loop::TICK;
 
 /// A call that was made. To drop it is to cancel it.
 pub struct PendingCall {

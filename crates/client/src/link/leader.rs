@@ -12,8 +12,8 @@ use tidewater_protocol::frame::{MESSAGE_HEADER_BYTES, Message};
 use tidewater_protocol::message::{Call, CallKind};
 
 use super::state::{LinkState, SharedLink};
+use crate::carrier_loop::TICK;
 use crate::machine::LinkEvent;
-use crate::socket_loop::TICK;
 
 impl SharedLink {
     /// Waits at the socket once, and hands out what has come.

@@ -30,11 +30,11 @@ use tidewater_protocol::message::{PasswordChange, Proof};
 pub use self::calls::PendingCall;
 pub use self::rows::AnswerRows;
 pub(crate) use self::state::SharedLink;
+use crate::carrier_loop::{CarrierLoop, TICK};
 use crate::clock::DriverClock;
 use crate::error::ClientError;
 use crate::machine::LinkEvent;
 use crate::request::{LinkOptions, LinkProof};
-use crate::socket_loop::{SocketLoop, TICK};
 
 /// A connection for calls and events. Clones share it; it closes with the last one.
 #[derive(Clone, Debug)]
@@ -64,7 +64,7 @@ impl Link {
         let urls: ServerUrls = server.parse()?;
         let (dial, clock) = (options.dial(), DriverClock::start());
         let go_on = &mut || ControlFlow::Continue(());
-        let (mut line, _) = SocketLoop::dial(&urls, &dial, &options.client, clock, go_on)?;
+        let (mut line, _) = CarrierLoop::dial(&urls, &dial, &options.client, clock, go_on)?;
         let proof = match &options.proof {
             LinkProof::Password(password) => Proof::Password(password.clone()),
             LinkProof::PasswordChange {
@@ -94,7 +94,7 @@ impl Link {
     }
 
     /// Over an open connection. Until [`Link::keep`], it is read only while somebody waits.
-    pub(crate) fn over(line: SocketLoop) -> Result<Link, ClientError> {
+    pub(crate) fn over(line: CarrierLoop) -> Result<Link, ClientError> {
         let socket = line.socket().map_err(CarrierError::Lost)?;
         let shared = Arc::new(SharedLink::over(line, socket));
         Ok(Link {

@@ -14,12 +14,12 @@ use tidewater_protocol::frame::Message;
 use tidewater_protocol::message::CallFailed;
 
 use super::waiting_call::WaitingCall;
+use crate::carrier_loop::CarrierLoop;
 use crate::error::ClientError;
 use crate::event_subscriptions::EventSubscriptions;
 use crate::notice_queue::NoticeQueue;
 use crate::provider::Providers;
 use crate::request::CallError;
-use crate::socket_loop::SocketLoop;
 
 pub(crate) struct SharedLink {
     state: Mutex<LinkState>,
@@ -41,7 +41,7 @@ impl fmt::Debug for SharedLink {
 }
 
 pub(super) struct LinkState {
-    pub(super) line: SocketLoop,
+    pub(super) line: CarrierLoop,
     /// Somebody waits at the socket.
     pub(super) led: bool,
     /// There is a keeper.
@@ -71,7 +71,7 @@ pub(super) struct LinkSyncs {
 }
 
 impl SharedLink {
-    pub(super) fn over(line: SocketLoop, socket: TcpStream) -> SharedLink {
+    pub(super) fn over(line: CarrierLoop, socket: TcpStream) -> SharedLink {
         SharedLink {
             state: Mutex::new(LinkState {
                 line,

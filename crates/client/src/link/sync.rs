@@ -14,8 +14,8 @@ use tidewater_remote::session::{ApplyWork, SessionOptions, SessionOutcome};
 
 use super::Link;
 use super::state::LinkState;
+use crate::carrier_loop::TICK;
 use crate::error::ClientError;
-use crate::socket_loop::TICK;
 
 /// How often a connection is looked at while something is applied.
 const GLANCE: Duration = Duration::from_millis(20);

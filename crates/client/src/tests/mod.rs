@@ -21,7 +21,7 @@ use tidewater_carrier::tls;
 
 use tidewater_remote::database::RemoteDatabase;
 use tidewater_remote::{Report, SyncError, SyncProgress};
-use tidewater_testing::scripted::{Reply, Sent, first_reply};
+use tidewater_testing::scripted::{Reply, SentMessages, first_reply};
 
 use crate::{ClientError, SyncOptions, driver};
 
@@ -61,7 +61,7 @@ impl Server {
                 };
                 let mut peer = Peer {
                     stream,
-                    sent: Sent::default(),
+                    sent: SentMessages::default(),
                 };
                 behaviour(&mut peer);
             }
@@ -79,7 +79,7 @@ impl Server {
 }
 
 /// Answers a sync as the script says and waits for the remote to close.
-fn serve(script: fn(&Sent) -> Reply) -> Behaviour {
+fn serve(script: fn(&SentMessages) -> Reply) -> Behaviour {
     Box::new(move |peer| {
         peer.read_until("DownloadRequest");
         let reply = script(&peer.sent);
@@ -96,7 +96,7 @@ impl Stream for StreamOwned<ServerConnection, TcpStream> {}
 /// The server's side of one connection.
 struct Peer {
     stream: Box<dyn Stream>,
-    sent: Sent,
+    sent: SentMessages,
 }
 
 impl Peer {
@@ -105,7 +105,7 @@ impl Peer {
         self.read_while(|sent| !sent.names().contains(&name));
     }
 
-    fn read_while(&mut self, goes_on: impl Fn(&Sent) -> bool) {
+    fn read_while(&mut self, goes_on: impl Fn(&SentMessages) -> bool) {
         let mut buffer = vec![0; 64 << 10];
         while goes_on(&self.sent) {
             let count = self.stream.read(&mut buffer).unwrap();

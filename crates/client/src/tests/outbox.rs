@@ -11,7 +11,7 @@ use tidewater_testing::scripted::first_reply;
 use super::*;
 
 /// The calls that have come so far, with their ids.
-fn calls(sent: &Sent) -> Vec<(u64, Call)> {
+fn calls(sent: &SentMessages) -> Vec<(u64, Call)> {
     let messages = sent.frames.iter().filter_map(|frame| match frame {
         Frame::Message {
             channel: CALL_CHANNEL,

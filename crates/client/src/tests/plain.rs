@@ -11,10 +11,10 @@ use tidewater_protocol::message::{
 use tidewater_protocol::{Code, Op};
 
 use super::*;
+use crate::carrier_loop::CarrierLoop;
 use crate::clock::DriverClock;
 use crate::link::Link;
 use crate::ping;
-use crate::socket_loop::SocketLoop;
 use tidewater_remote::session::{ProofKind, SessionOptions};
 use tidewater_remote::spool::{FileDownloadStore, FileSpool};
 use tidewater_remote::{SyncDirection, SyncPhase, VerifyMode};
@@ -257,7 +257,7 @@ fn a_large_download_waits_in_a_file_that_nobody_sees() {
     server.done();
 }
 
-fn credits(sent: &Sent) -> usize {
+fn credits(sent: &SentMessages) -> usize {
     sent.names()
         .iter()
         .filter(|&&name| name == "Credit")
@@ -393,7 +393,7 @@ fn a_sync_on_a_connection_that_the_server_has_left_is_told_so_and_gives_the_file
     let go_on = &mut || ControlFlow::Continue(());
     let options = options();
     let (dial, clock) = (options.dial(None, None), DriverClock::start());
-    let (line, _) = SocketLoop::dial(&urls, &dial, &options.client, clock, go_on).unwrap();
+    let (line, _) = CarrierLoop::dial(&urls, &dial, &options.client, clock, go_on).unwrap();
     let link = Link::over(line).unwrap();
     link.keep().unwrap();
     server.done();

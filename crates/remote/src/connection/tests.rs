@@ -5,7 +5,7 @@ use tidewater_protocol::message::{Control, FailureNotice, Ping, Pong, UploadStat
 
 use super::*;
 use crate::scripted::{
-    NOW, Remote, Reply, SILENCE, Sent, later_reply, options, schema, signed_in, welcome,
+    NOW, Remote, Reply, SILENCE, SentMessages, later_reply, options, schema, signed_in, welcome,
 };
 
 fn events(connection: &mut RemoteConnection) -> Vec<DriverEvent> {
@@ -16,7 +16,7 @@ fn events(connection: &mut RemoteConnection) -> Vec<DriverEvent> {
 fn two_syncs_on_one_connection_sign_in_once() {
     let remote = Remote::changed();
     let mut connection = remote.session(options());
-    let mut sent = Sent::default();
+    let mut sent = SentMessages::default();
     let mut bytes_sent = 0;
     sent.take(|| {
         let bytes = connection.poll_transmit()?;
@@ -54,7 +54,7 @@ fn two_syncs_on_one_connection_sign_in_once() {
 fn a_sync_that_begins_anew_stays_on_its_connection_and_is_not_mixed_with_the_last() {
     let remote = Remote::synced();
     let mut connection = remote.session(options());
-    let mut sent = Sent::default();
+    let mut sent = SentMessages::default();
     sent.take(|| connection.poll_transmit());
     let Control::Welcome(mut compare) = welcome(UploadState::InSequence, None) else {
         unreachable!()
@@ -98,7 +98,7 @@ fn a_remote_that_became_another_one_signs_in_on_another_connection() {
 fn pings_are_answered_while_somebody_is_at_work_whose_word_counts() {
     let remote = Remote::changed();
     let mut connection = remote.session(options());
-    let mut sent = Sent::default();
+    let mut sent = SentMessages::default();
     sent.take(|| connection.poll_transmit());
     connection.handle_bytes(&later_reply(&sent).0, NOW);
     let mut work = connection.poll_work().unwrap();
@@ -125,7 +125,7 @@ fn pings_are_answered_while_somebody_is_at_work_whose_word_counts() {
 fn a_connection_without_a_sync_pings_and_tells_how_it_ends() {
     let mut connection = RemoteConnection::dial("test", SILENCE, NOW);
     connection.ping(5);
-    let mut sent = Sent::default();
+    let mut sent = SentMessages::default();
     sent.take(|| connection.poll_transmit());
     assert_eq!(sent.names(), ["Ping"]);
     let pong = Pong {

@@ -55,7 +55,7 @@ pub use status::{OutboxStatus, RemoteStatus, StaleRow, SubscriptionStatus, Table
 pub use subscription::{CompareDue, SubscriptionState};
 pub use unsubscribe::LeftTable;
 pub(crate) use upload::UploadBeginning;
-pub use upload::{UploadChunk, UploadCursor};
+pub use upload::{UploadCursor, UploadPiece};
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;

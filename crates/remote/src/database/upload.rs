@@ -69,7 +69,7 @@ enum LaterChanges {
 pub(crate) struct UploadBeginning {
     pub(crate) cursor: UploadCursor,
     /// Its first pieces, if it is small.
-    pub(crate) read: VecDeque<UploadChunk>,
+    pub(crate) read: VecDeque<UploadPiece>,
     /// An upper bound of its rows.
     pub(crate) rows: u64,
     /// An estimate of its packed bytes.
@@ -78,7 +78,7 @@ pub(crate) struct UploadBeginning {
 
 /// A piece of an upload: rows of one table.
 #[derive(Clone, Debug)]
-pub struct UploadChunk {
+pub struct UploadPiece {
     /// The header, with the table's first piece.
     pub begin: Option<TableBegin>,
     /// Packed rows; a row is never cut.
@@ -101,7 +101,7 @@ impl RemoteDatabase {
         &self,
         subscription: &SubscriptionState,
         cursor: &mut UploadCursor,
-    ) -> Result<Option<UploadChunk>, RemoteError> {
+    ) -> Result<Option<UploadPiece>, RemoteError> {
         let (Some(schema), Some(generation)) =
             (&subscription.schema, subscription.taken_generation)
         else {
@@ -126,7 +126,7 @@ impl RemoteDatabase {
                     cursor.in_step = None;
                 }
                 if piece.packed_rows > 0 {
-                    return Ok(Some(UploadChunk {
+                    return Ok(Some(UploadPiece {
                         begin,
                         ..piece.chunk
                     }));

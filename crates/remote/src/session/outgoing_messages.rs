@@ -18,7 +18,7 @@ use super::error::SyncError;
 use super::progress::{SyncPhase, SyncProgress};
 use crate::database::kept_uploads::{self, UploadCopies, UploadCopy};
 use crate::database::{
-    RemoteDatabase, SubscriptionState, UploadBeginning, UploadChunk, UploadCursor, compare,
+    RemoteDatabase, SubscriptionState, UploadBeginning, UploadCursor, UploadPiece, compare,
 };
 
 /// How many bytes of keys one sync asks for again; the rest is for the next. A server takes
@@ -66,7 +66,7 @@ struct OutgoingUpload {
     subscription: usize,
     cursor: UploadCursor,
     /// What was read already.
-    read: VecDeque<UploadChunk>,
+    read: VecDeque<UploadPiece>,
     copy: UploadCopy,
 }
 

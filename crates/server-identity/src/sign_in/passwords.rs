@@ -18,7 +18,7 @@ use tidewater_server_jobs::environment::random;
 use tidewater_server_jobs::fault::Fault;
 use tidewater_server_jobs::script_sessions::ScriptUse;
 
-use super::{ParsedSignIn, SignInService, SignedIn, named, no_randomness};
+use super::{ParsedSignIn, SignInOutcome, SignInService, named, no_randomness};
 use crate::external::Identity;
 use crate::password::{CheckPlace, PasswordCheck, check_new_password};
 use crate::registry::PROGRAM;
@@ -59,7 +59,7 @@ impl SignInService {
         asked: Vec<SubscriptionRequest>,
         keyring: &SigningKeys,
         (given, peer): (&[GivenPassword<'_>], &str),
-    ) -> Result<SignedIn, Fault> {
+    ) -> Result<SignInOutcome, Fault> {
         let user = &claim.user;
         let now_ms = self.services.environment.clock.now_ms();
         let wait_ms = self.throttle.wait_ms(user, peer, now_ms);
@@ -91,7 +91,7 @@ impl SignInService {
         asked: Vec<SubscriptionRequest>,
         keyring: &SigningKeys,
         (given, peer): (GivenPassword<'_>, &str),
-    ) -> Result<Option<SignedIn>, Fault> {
+    ) -> Result<Option<SignInOutcome>, Fault> {
         let user = &claim.user;
         let providers = self.providers();
         let identity = match providers.passwords() {
@@ -131,7 +131,7 @@ impl SignInService {
         asked: Vec<SubscriptionRequest>,
         keyring: &SigningKeys,
         given: GivenPassword<'_>,
-    ) -> Result<Option<SignedIn>, Fault> {
+    ) -> Result<Option<SignInOutcome>, Fault> {
         let user = &claim.user;
         let place = self.password_place()?;
         let publications = named(&asked);

@@ -15,7 +15,7 @@ use tidewater_centre::{CentreError, DownloadSink};
 use tidewater_protocol::message::{CallFailed, ColumnHeader};
 
 use super::call_lane::HeldAnswer;
-use crate::call_outcome::{self as outcome, CallAnswer, CallResult};
+use crate::call_outcome::{self as outcome, CallResult, ProcedureAnswer};
 use tidewater_server_jobs::memory::MemoryBudget;
 use tidewater_server_jobs::spool::{SpoolItem, SpoolReader, SpoolWriter, download_spool};
 
@@ -147,7 +147,7 @@ impl StreamingCall {
 /// What a call came to, or begins to come to.
 pub enum AnswerStart {
     /// All of it.
-    Whole(CallAnswer),
+    Whole(ProcedureAnswer),
     /// Rows, of which the first are there.
     Rows(Box<AnswerStream>),
 }
@@ -169,7 +169,7 @@ pub enum AnswerPart {
     /// These rows, whole ones.
     Rows(Bytes),
     /// These are the last ones.
-    Last(CallAnswer),
+    Last(ProcedureAnswer),
 }
 
 impl AnswerStream {

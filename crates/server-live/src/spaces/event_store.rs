@@ -79,10 +79,11 @@ impl EventStore {
 
     /// See [`tidewater_centre::Worker::events_after`].
     pub(crate) async fn after(&self, range: EventRange) -> Result<Vec<StoredEvent>, Fault> {
-        let reading = self.reads.ask(range, |worker, it| {
-            worker.events_after(&it.space, it.after, it.limit, it.max_bytes)
-        });
-        reading.await
+        self.reads
+            .ask(range, |worker, it| {
+                worker.events_after(&it.space, it.after, it.limit, it.max_bytes)
+            })
+            .await
     }
 
     /// See [`tidewater_centre::Worker::last_values`]; behind the subject.
@@ -91,28 +92,27 @@ impl EventStore {
         range: EventRange,
         subject: String,
     ) -> Result<Vec<StoredEvent>, Fault> {
-        let reading = self.reads.ask((range, subject), |worker, (it, subject)| {
-            worker.last_values(&it.space, subject, it.limit, it.max_bytes)
-        });
-        reading.await
+        self.reads
+            .ask((range, subject), |worker, (it, subject)| {
+                worker.last_values(&it.space, subject, it.limit, it.max_bytes)
+            })
+            .await
     }
 
     /// See [`tidewater_centre::Worker::event_check`].
     pub(crate) async fn check(&self, space: &str, id: u64) -> Result<Option<[u8; 8]>, Fault> {
-        let reading = self
-            .reads
+        self.reads
             .ask((space.to_owned(), id), |worker, (space, id)| {
                 worker.event_check(space, *id)
-            });
-        reading.await
+            })
+            .await
     }
 
     /// See [`tidewater_centre::Worker::space_ends`].
     pub(crate) async fn ends(&self, spaces: Vec<String>) -> Result<Vec<u64>, Fault> {
-        let reading = self
-            .reads
-            .ask(spaces, |worker, spaces| worker.space_ends(spaces));
-        reading.await
+        self.reads
+            .ask(spaces, |worker, spaces| worker.space_ends(spaces))
+            .await
     }
 
     pub(crate) async fn end(&self, space: &str) -> Result<u64, Fault> {

@@ -62,7 +62,7 @@ pub(super) async fn publish(
 }
 
 #[derive(Deserialize)]
-pub(super) struct Asked {
+pub(super) struct SubscriptionQuery {
     /// A pattern, without the space.
     subject: Option<String>,
     /// `first`, or a position.
@@ -75,7 +75,7 @@ pub(super) struct Asked {
 pub(super) async fn subscribe(
     State(web): State<Web>,
     Path(space): Path<String>,
-    Query(asked): Query<Asked>,
+    Query(asked): Query<SubscriptionQuery>,
     who: IdentifiedCaller,
     headers: HeaderMap,
 ) -> Result<Response, Problem> {

@@ -24,7 +24,7 @@ use crate::listener::SpokenProtocols;
 use tidewater_carrier::proxy_header::IpNetworks;
 use tidewater_server_config::ServerLimits;
 use tidewater_server_identity::sign_in::Origin;
-use tidewater_server_jobs::admission::Admission;
+use tidewater_server_jobs::admission::SyncAdmission;
 use tidewater_server_jobs::metrics::Metrics;
 
 /// How long the log is silent about a server that is full once it has said so.
@@ -41,7 +41,7 @@ pub(super) struct SpokenAt {
 pub(super) struct Acceptor {
     pub(super) connections: Arc<ConnectionService>,
     pub(super) metrics: Arc<Metrics>,
-    pub(super) admission: Arc<Admission>,
+    pub(super) admission: Arc<SyncAdmission>,
     pub(super) limits: ServerLimits,
     /// Whose word counts about whom a connection comes from.
     pub(super) proxies: IpNetworks,

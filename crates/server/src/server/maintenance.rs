@@ -47,7 +47,7 @@ impl OperatorWatch {
     pub(super) async fn run(self) {
         loop {
             sleep(WATCH_EVERY).await;
-            self.sync.sweep();
+            self.sync.kept_uploads.sweep();
             self.signer.refresh(self.clock.now_ms()).await;
             let inside = self.registry.inside_for(WATCH_EVERY);
             for remotes in inside.chunks(ASKED_AT_ONCE) {

@@ -1,6 +1,7 @@
 //! The services of a server, each given what it needs.
 
-use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, RwLock};
 
 use tidewater_centre::Centre;
 use tidewater_server_config::{Config, ServerLimits};
@@ -8,7 +9,7 @@ use tidewater_server_identity::external::IdentityProviders;
 use tidewater_server_identity::registry::ConnectionRegistry;
 use tidewater_server_identity::sign_in::{SignInService, SignInServices};
 use tidewater_server_identity::signing::Signer;
-use tidewater_server_jobs::admission::{Admission, Shutdown};
+use tidewater_server_jobs::admission::{Shutdown, SyncAdmission};
 use tidewater_server_jobs::environment::Environment;
 use tidewater_server_jobs::lanes::WorkerLanes;
 use tidewater_server_jobs::memory::MemoryBudget;
@@ -23,10 +24,13 @@ use tidewater_server_live::nats_client::{NatsClient, NatsLink};
 use tidewater_server_live::spaces::{EventStore, Hub};
 use tidewater_server_live::wake::Wakes;
 use tidewater_server_sync::handlers::{HandlerPasswords, HandlerServices, Handlers};
-use tidewater_server_sync::session::{SyncService, SyncServices};
+use tidewater_server_sync::session::SyncService;
+use tidewater_server_sync::session::kept_uploads::KeptUploads;
 
-use crate::connection::{ConnectionService, ConnectionServices};
+use crate::connection::ConnectionService;
 use crate::http::WebServices;
+use crate::server::maintenance::OperatorWatch;
+use crate::server::probe::ServerProbe;
 
 /// What was read and looked up before anything was started.
 pub(super) struct LoadedParts {
@@ -45,7 +49,7 @@ pub(super) struct ServerParts {
     pub(super) budget: MemoryBudget,
     pub(super) lanes: Arc<WorkerLanes>,
     pub(super) publications: Arc<Publications>,
-    pub(super) admission: Arc<Admission>,
+    pub(super) admission: Arc<SyncAdmission>,
     pub(super) shutdown: Shutdown,
     pub(super) metrics: Arc<Metrics>,
     pub(super) registry: Arc<ConnectionRegistry>,
@@ -76,7 +80,7 @@ impl ServerParts {
         let publications = Arc::new(loaded.publications);
         let signer = Arc::new(loaded.signer);
         let shutdown = Shutdown::default();
-        let admission = Admission::new(lanes.clone(), limits.backlog, environment.clone());
+        let admission = SyncAdmission::new(lanes.clone(), limits.backlog, environment.clone());
         let admission = Arc::new(admission);
         let metrics = Arc::new(Metrics::new(limits.connections, limits.memory_bytes));
         let registry = Arc::<ConnectionRegistry>::default();
@@ -127,27 +131,26 @@ impl ServerParts {
             Arc::new(loaded.providers),
             config.only.clone(),
         ));
-        let sync = Arc::new(SyncService::new(
-            SyncServices {
-                lanes: lanes.clone(),
-                publications: publications.clone(),
-                admission: admission.clone(),
-                shutdown: shutdown.clone(),
-                metrics: metrics.clone(),
-                budget: budget.clone(),
-                limits: limits.clone(),
-                environment: environment.clone(),
-                signer: signer.clone(),
-                sign_in: sign_in.clone(),
-                hub: hub.clone(),
-                wakes: wakes.clone(),
-                handlers: handlers.clone(),
-                handler_services,
-            },
-            config.server.verify_every,
-            config.given.clone(),
-        ));
-        let connections = ConnectionServices {
+        let sync = Arc::new(SyncService {
+            lanes: lanes.clone(),
+            publications: publications.clone(),
+            admission: admission.clone(),
+            shutdown: shutdown.clone(),
+            metrics: metrics.clone(),
+            budget: budget.clone(),
+            limits: limits.clone(),
+            environment: environment.clone(),
+            signer: signer.clone(),
+            sign_in: sign_in.clone(),
+            hub: hub.clone(),
+            wakes: wakes.clone(),
+            handlers: handlers.clone(),
+            handler_services,
+            kept_uploads: KeptUploads::new(limits.memory_bytes),
+            verify_every: AtomicU64::new(config.server.verify_every),
+            given: config.given.clone(),
+        });
+        let connections = Arc::new(ConnectionService {
             limits: limits.clone(),
             environment: environment.clone(),
             budget: budget.clone(),
@@ -169,8 +172,8 @@ impl ServerParts {
                 randomness: environment.randomness.clone(),
             },
             upstream: upstream.clone(),
-        };
-        let connections = Arc::new(ConnectionService::new(connections, config.server.packing));
+            packing: RwLock::new(config.server.packing),
+        });
         let parts = ServerParts {
             limits,
             environment,
@@ -212,6 +215,33 @@ impl ServerParts {
             environment: self.environment.clone(),
             proxies: config.server.proxies.clone(),
             images: config.images.clone(),
+        }
+    }
+
+    /// What looks for what operators change.
+    pub(super) fn watch(&self) -> OperatorWatch {
+        OperatorWatch {
+            sync: self.sync.clone(),
+            signer: self.signer.clone(),
+            registry: self.registry.clone(),
+            lanes: self.lanes.clone(),
+            sign_in: self.sign_in.clone(),
+            clock: self.environment.clock.clone(),
+        }
+    }
+
+    /// What the admin endpoint shows.
+    pub(super) fn probe(&self) -> ServerProbe {
+        ServerProbe {
+            publications: self.publications.clone(),
+            shutdown: self.shutdown.clone(),
+            metrics: self.metrics.clone(),
+            lanes: self.lanes.clone(),
+            hub: self.hub.clone(),
+            handlers: self.handlers.clone(),
+            wakes: self.wakes.clone(),
+            upstream: self.upstream.clone(),
+            budget: self.budget.clone(),
         }
     }
 }

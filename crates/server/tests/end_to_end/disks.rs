@@ -10,7 +10,7 @@ use std::process::{Command, Output};
 
 use tidewater_client::{Remote, RetryPolicy};
 use tidewater_protocol::Code;
-use tidewater_testing::disk::{Disk, Fault, KILLED};
+use tidewater_testing::disk::{Disk, DiskFault, KILLED};
 
 use crate::backend::Backend;
 use crate::compare::assert_converged;
@@ -45,7 +45,7 @@ fn what_another_process_does() {
     match task.split('\n').collect::<Vec<_>>()[..] {
         ["kill", write, file, url, user] => {
             let write = write.parse().expect("a number");
-            disk.fail_at(write, Fault::Kill);
+            disk.fail_at(write, DiskFault::Kill);
             let mut remote = open(Path::new(file), url, user);
             sync(&mut remote).expect("nothing else goes wrong");
         }
@@ -208,7 +208,7 @@ fn fill(disk: Disk, file: &Path, url: &str, user: &str) {
                 .expect("it has one")
         };
         let before = checkpoints(file);
-        disk.fail_at(write, Fault::Full);
+        disk.fail_at(write, DiskFault::Full);
         let outcome = sync(&mut remote);
         let failed = disk.heal();
         if let Err(error) = &outcome {

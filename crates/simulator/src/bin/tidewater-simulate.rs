@@ -150,7 +150,7 @@ fn run(args: &SimulateArgs) -> Result<CommandOutcome, Failure> {
     let traced = (args.trace && args.seed.is_some() && outcome.failed.is_none())
         .then(|| tidewater_simulator::kit::run(&kit, args.seed.unwrap_or_default(), extent, true));
     match args.json {
-        true => output::json(&Simulated::new(args, &kit, &outcome))?,
+        true => output::json(&SimulationReport::new(args, &kit, &outcome))?,
         false => output::text(&describe(args, &kit, &outcome, traced.as_ref()))?,
     }
     Ok(match outcome.failed {
@@ -198,7 +198,7 @@ impl SimulateArgs {
 
 /// The object of `--json`.
 #[derive(Serialize)]
-struct Simulated<'a> {
+struct SimulationReport<'a> {
     seeds: u64,
     failure: Option<FailedSeed<'a>>,
     tally: &'a Tally,
@@ -214,8 +214,8 @@ struct FailedSeed<'a> {
     lines: &'a [String],
 }
 
-impl<'a> Simulated<'a> {
-    fn new(args: &SimulateArgs, kit: &'a Kit, outcome: &'a RangeOutcome) -> Simulated<'a> {
+impl<'a> SimulationReport<'a> {
+    fn new(args: &SimulateArgs, kit: &'a Kit, outcome: &'a RangeOutcome) -> SimulationReport<'a> {
         let failure = outcome.failed.as_ref().map(|played| {
             let (promise, what) = promise(played);
             FailedSeed {
@@ -226,7 +226,7 @@ impl<'a> Simulated<'a> {
                 lines: &played.lines,
             }
         });
-        Simulated {
+        SimulationReport {
             seeds: outcome.seeds,
             failure,
             tally: &outcome.tally,

@@ -12,7 +12,7 @@ use tidewater_protocol::frame::{SYNC_CHANNEL, put_rows};
 use tidewater_protocol::message::{Control, UploadBegin, UploadEnd};
 
 use super::{KeptLimits, put};
-use crate::database::{RemoteDatabase, SubscriptionState, UploadChunk, UploadCursor};
+use crate::database::{RemoteDatabase, SubscriptionState, UploadCursor, UploadPiece};
 use crate::error::RemoteError;
 
 /// Counts an upload piece by piece, and copies it as far as it is kept.
@@ -80,7 +80,7 @@ impl UploadCopy {
     }
 
     /// The next piece of the upload.
-    pub(crate) fn add(&mut self, chunk: &UploadChunk) -> Result<(), RemoteError> {
+    pub(crate) fn add(&mut self, chunk: &UploadPiece) -> Result<(), RemoteError> {
         self.counted.add(chunk);
         if let Some(body) = &mut self.body {
             if body.len() + chunk.rows.len() <= self.limits.upload_bytes {
@@ -122,7 +122,7 @@ struct RowTally {
 }
 
 impl RowTally {
-    fn add(&mut self, chunk: &UploadChunk) {
+    fn add(&mut self, chunk: &UploadPiece) {
         self.rows.inserts += chunk.inserts;
         self.rows.updates += chunk.updates;
         self.rows.deletes += chunk.deletes;
@@ -137,7 +137,7 @@ impl RowTally {
     }
 }
 
-fn put_chunk(body: &mut BytesMut, chunk: &UploadChunk) -> Result<(), RemoteError> {
+fn put_chunk(body: &mut BytesMut, chunk: &UploadPiece) -> Result<(), RemoteError> {
     if let Some(begin) = &chunk.begin {
         put(body, Control::TableBegin(begin.clone()))?;
     }
@@ -273,7 +273,7 @@ mod tests {
             let mut writer = RowsWriter::new(&shape);
             let name = "x".repeat(MIB - 16);
             writer.row(Op::Insert, &[Datum::Integer(id as i64), Datum::Text(&name)]);
-            let chunk = UploadChunk {
+            let chunk = UploadPiece {
                 begin: (id == 0).then(items),
                 rows: writer.take(),
                 inserts: 1,

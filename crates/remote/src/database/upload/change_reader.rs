@@ -11,7 +11,7 @@ use tidewater_protocol::{Table, Value};
 
 use super::change_packer::{ChangePacker, QueryColumns, RowImages};
 use super::too_long_row::TooLongRow;
-use super::{UploadChunk, order};
+use super::{UploadPiece, order};
 use crate::database::tables::QuotedNames;
 use crate::database::{changes, quote, row};
 
@@ -21,7 +21,7 @@ const STRAY_ROWS: u64 = 16;
 
 /// Rows that were read, and where to go on.
 pub(super) struct PackedPiece {
-    pub(super) chunk: UploadChunk,
+    pub(super) chunk: UploadPiece,
     pub(super) packed_rows: u64,
     pub(super) last: Option<Vec<Value>>,
     /// The packed keys of rows with values that the centre will spell differently.
@@ -130,7 +130,7 @@ pub(super) fn read(
     let mut packer = reader.packer;
     Ok(PackedPiece {
         packed_rows: packer.writer.rows(),
-        chunk: UploadChunk {
+        chunk: UploadPiece {
             begin: None,
             rows: packer.writer.take(),
             inserts: packer.inserts,

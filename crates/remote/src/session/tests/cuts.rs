@@ -3,12 +3,14 @@
 use tidewater_connection::device::DeviceError;
 use tidewater_protocol::Op;
 
-use crate::scripted::{NOW, Remote, Reply, Sent, answer, first_reply, items, later_reply, options};
+use crate::scripted::{
+    NOW, Remote, Reply, SentMessages, answer, first_reply, items, later_reply, options,
+};
 use crate::session::{SessionOutcome, SyncError};
 
 /// Cuts an answer at every byte. Every time the remote must be as it was before; on every
 /// eleventh, so that the test stays quick, a whole sync must follow.
-fn cut_everywhere(remote: &Remote, script: fn(&Sent) -> Reply, after: &[(i64, &str)]) {
+fn cut_everywhere(remote: &Remote, script: fn(&SentMessages) -> Reply, after: &[(i64, &str)]) {
     let before = remote.sync(|_| Reply::default());
     let before = (before, remote.dump()).1;
     let mut cut = 0;
@@ -73,7 +75,7 @@ fn a_later_sync_cut_anywhere_changes_nothing_and_succeeds_later() {
 fn an_answer_in_single_bytes_is_the_same_answer() {
     let remote = Remote::changed();
     let mut connection = remote.session(options());
-    let mut sent = Sent::default();
+    let mut sent = SentMessages::default();
     sent.take(|| connection.poll_transmit());
     for &byte in &later_reply(&sent).0 {
         assert!(connection.poll_work().is_none());
@@ -103,7 +105,7 @@ fn an_edit_between_taking_and_reading_is_of_the_next_upload() {
     let remote = Remote::changed();
     let mut connection = remote.session(options());
     remote.run("UPDATE item SET name = 'drei' WHERE id = 3; DELETE FROM item WHERE id = 1");
-    let mut sent = Sent::default();
+    let mut sent = SentMessages::default();
     sent.take(|| connection.poll_transmit());
     assert_eq!(sent.rows(), items(Op::Insert, &[(3, "three")]));
     answer(&mut connection, &later_reply(&sent).0);
@@ -120,7 +122,7 @@ fn an_edit_between_taking_and_reading_is_of_the_next_upload() {
 fn a_connection_lost_after_the_end_of_the_sync_loses_nothing() {
     let remote = Remote::changed();
     let mut connection = remote.session(options());
-    let mut sent = Sent::default();
+    let mut sent = SentMessages::default();
     sent.take(|| connection.poll_transmit());
     connection.handle_bytes(&later_reply(&sent).0, NOW);
     connection.handle_end(None);

@@ -10,8 +10,8 @@ use tidewater_protocol::{Code, Datum, Op, RowsWriter};
 
 use crate::database::RowSelection;
 use crate::scripted::{
-    NOW, REMOTE_ID, Remote, Reply, Sent, answer, download_begin, first_reply, items, later_reply,
-    options, schema,
+    NOW, REMOTE_ID, Remote, Reply, SentMessages, answer, download_begin, first_reply, items,
+    later_reply, options, schema,
 };
 use crate::session::{
     Now, ProofKind, SessionOptions, SessionOutcome, SyncDirection, SyncError, SyncPhase,
@@ -178,7 +178,7 @@ fn a_lost_acknowledgement_is_made_good_without_sending_the_rows_again() {
             .0,
         NOW,
     );
-    let mut sent = Sent::default();
+    let mut sent = SentMessages::default();
     sent.take(|| connection.poll_transmit());
     assert_eq!(sent.names(), ["SignIn", "Hello", "DownloadRequest"]);
     let rest = Reply::default()
@@ -243,7 +243,7 @@ fn large_upload() -> Remote {
 fn a_large_upload_waits_for_credit() {
     let remote = large_upload();
     let mut connection = remote.session(options());
-    let mut sent = Sent::default();
+    let mut sent = SentMessages::default();
     sent.take(|| connection.poll_transmit());
     assert_eq!(sent.rows().len() as u64, INITIAL_CREDIT_BYTES);
     assert_eq!(
@@ -282,7 +282,7 @@ fn a_large_upload_waits_for_credit() {
 fn an_upload_that_the_server_has_is_abandoned_in_the_middle() {
     let remote = large_upload();
     let mut connection = remote.session(options());
-    let mut sent = Sent::default();
+    let mut sent = SentMessages::default();
     sent.take(|| connection.poll_transmit());
     let upload = sent.upload();
     let reply = Reply::default().welcome(UploadState::AlreadyApplied, None);
@@ -323,7 +323,7 @@ fn a_download_only_sync_leaves_changes_pending_but_tells_what_was_taken() {
         direction: SyncDirection::DownloadOnly,
         ..options()
     };
-    let reply = |_: &Sent| {
+    let reply = |_: &SentMessages| {
         Reply::default()
             .welcome(UploadState::InSequence, None)
             .download(false, &items(Op::Upsert, &[(4, "four")]), 1, 0)
@@ -369,7 +369,7 @@ fn an_upload_only_sync_takes_no_download() {
 fn a_row_that_could_not_be_applied_is_asked_for_again() {
     let remote = Remote::synced();
     let mut connection = remote.session(options());
-    let mut sent = Sent::default();
+    let mut sent = SentMessages::default();
     sent.take(|| connection.poll_transmit());
     // The application changes a row while its download is on the way.
     remote.run("UPDATE item SET name = 'mine' WHERE id = 1");
@@ -437,7 +437,7 @@ fn a_new_address_is_remembered_once_the_server_lets_the_remote_in() {
     );
 }
 
-fn later_reply_without_upload(_: &Sent) -> Reply {
+fn later_reply_without_upload(_: &SentMessages) -> Reply {
     Reply::default()
         .welcome(UploadState::InSequence, None)
         .download(false, &[], 0, 0)
@@ -563,7 +563,7 @@ fn a_busy_server_says_when_to_come_back() {
 fn waiting_shows_as_progress_and_pings_are_answered() {
     let remote = Remote::synced();
     let mut connection = remote.session(options());
-    let mut sent = Sent::default();
+    let mut sent = SentMessages::default();
     sent.take(|| connection.poll_transmit());
     assert_eq!(
         connection.progress().unwrap().phase,
@@ -592,7 +592,7 @@ fn a_download_in_many_frames_is_given_credit() {
     let rows: Vec<(i64, &str)> = (0..1500).map(|id| (id, &name[..])).collect();
     let rows = items(Op::Upsert, &rows);
     let mut connection = remote.session(options());
-    let mut sent = Sent::default();
+    let mut sent = SentMessages::default();
     sent.take(|| connection.poll_transmit());
     let begin = Reply::default()
         .welcome(UploadState::InSequence, Some(&schema()))
@@ -636,7 +636,7 @@ fn an_application_that_has_tables_in_the_file_can_write_during_the_first_downloa
     let remote = Remote::new();
     remote.run("CREATE TABLE own (x)");
     let mut connection = remote.session(options());
-    let mut sent = Sent::default();
+    let mut sent = SentMessages::default();
     sent.take(|| connection.poll_transmit());
     let reply = first_reply().0;
     connection.handle_bytes(&reply[..reply.len() - 10], NOW);

@@ -5,7 +5,7 @@ use tidewater_protocol::Op;
 use tidewater_protocol::message::{Control, Credit, UploadBegin, UploadState};
 
 use crate::RemoteConnection;
-use crate::scripted::{NOW, Remote, Reply, Sent, answer, items, options};
+use crate::scripted::{NOW, Remote, Reply, SentMessages, answer, items, options};
 use crate::session::SessionOutcome;
 
 /// The kept uploads.
@@ -63,9 +63,9 @@ fn changed_much() -> Remote {
 }
 
 /// Sends the upload, whose frames are cut by the credit; the application writes meanwhile.
-fn send(remote: &Remote) -> (RemoteConnection, Sent) {
+fn send(remote: &Remote) -> (RemoteConnection, SentMessages) {
     let mut connection = remote.session(options());
-    let mut sent = Sent::default();
+    let mut sent = SentMessages::default();
     for (number, bytes) in [100_001, 33, 500_000, 1 << 30].into_iter().enumerate() {
         sent.take(|| connection.poll_transmit());
         remote.run(&format!(
@@ -95,7 +95,7 @@ fn what_is_kept_is_the_same_copied_while_sent_or_read_after_a_lost_acknowledgeme
     let mut connection = remote.session(options());
     let welcome = Reply::default().welcome(UploadState::AlreadyApplied, None);
     connection.handle_bytes(&welcome.0, NOW);
-    let mut retry = Sent::default();
+    let mut retry = SentMessages::default();
     retry.take(|| connection.poll_transmit());
     assert!(!retry.names().contains(&"UploadBegin"));
     tell_result(connection, Reply::default(), &again.upload(), &[]);
@@ -114,7 +114,7 @@ fn an_upload_that_was_given_up_halfway_is_read_out_of_the_file() {
     acknowledge(connection, &sent.upload(), &[]);
 
     let mut connection = remote.session(options());
-    let mut half = Sent::default();
+    let mut half = SentMessages::default();
     half.take(|| connection.poll_transmit());
     assert!(!half.names().contains(&"UploadEnd"));
     let welcome = Reply::default().welcome(UploadState::AlreadyApplied, None);
@@ -129,7 +129,7 @@ fn an_upload_that_was_given_up_halfway_is_read_out_of_the_file() {
 fn what_was_sent_is_not_read_again_to_be_kept() {
     let remote = Remote::changed();
     let mut connection = remote.session(options());
-    let mut sent = Sent::default();
+    let mut sent = SentMessages::default();
     sent.take(|| connection.poll_transmit());
     // There is nothing left that could be read.
     remote.run("DELETE FROM tidewater_change_item");
@@ -145,7 +145,7 @@ fn what_was_too_large_when_it_was_sent_is_not_read_again_either() {
     remote.run("INSERT INTO item VALUES (4, hex(zeroblob(4500000)))");
     let mut connection = remote.session(options());
     credit(&mut connection, 1 << 30);
-    let mut sent = Sent::default();
+    let mut sent = SentMessages::default();
     sent.take(|| connection.poll_transmit());
     assert!(sent.rows().len() > 8 << 20);
     // What is left would be small enough.
@@ -161,7 +161,7 @@ fn what_was_refused_is_not_kept_of_a_copy() {
     let remote = Remote::changed();
     remote.run("INSERT INTO item VALUES (4, 'secret')");
     let mut connection = remote.session(options());
-    let mut sent = Sent::default();
+    let mut sent = SentMessages::default();
     sent.take(|| connection.poll_transmit());
     assert!(holds(&sent.rows(), "secret"));
     acknowledge(connection, &sent.upload(), &[(4, "no")]);
@@ -171,7 +171,7 @@ fn what_was_refused_is_not_kept_of_a_copy() {
 
     remote.run("INSERT INTO item VALUES (5, 'hidden')");
     let mut connection = remote.session(options());
-    let mut sent = Sent::default();
+    let mut sent = SentMessages::default();
     sent.take(|| connection.poll_transmit());
     acknowledge(connection, &sent.upload(), &[(5, "no")]);
     assert!(kept(&remote) == first, "nothing is left of it");

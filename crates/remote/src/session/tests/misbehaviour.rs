@@ -13,14 +13,14 @@ use tidewater_protocol::{Code, Op, PublicationSchema};
 use crate::RemoteConnection;
 use crate::database::RemoteDatabase;
 use crate::scripted::{
-    NOW, REMOTE_ID, Remote, Reply, SILENCE, Sent, answer, download_begin, first_reply, items,
-    later_reply, options, result_begin, schema, signed_in, welcome,
+    NOW, REMOTE_ID, Remote, Reply, SILENCE, SentMessages, answer, download_begin, first_reply,
+    items, later_reply, options, result_begin, schema, signed_in, welcome,
 };
 use crate::session::{Now, SessionOutcome, SyncError};
 
 /// Every wrong answer to a sync with an upload, and the code that it must fail with.
 #[rustfmt::skip]
-fn wrong_answers(sent: &Sent) -> Vec<(&'static str, Reply, Code)> {
+fn wrong_answers(sent: &SentMessages) -> Vec<(&'static str, Reply, Code)> {
     let start = || Reply::default();
     let welcomed = || start().welcome(UploadState::InSequence, None);
     let upload = sent.upload();
@@ -160,7 +160,7 @@ fn a_schema_that_never_came_is_missed() {
 fn more_rows_than_credit_are_refused() {
     let remote = Remote::synced();
     let mut connection = remote.session(options());
-    Sent::default().take(|| connection.poll_transmit());
+    SentMessages::default().take(|| connection.poll_transmit());
     let begin = Reply::default()
         .welcome(UploadState::InSequence, None)
         .control(download_begin(0))
@@ -203,7 +203,7 @@ fn other_protocols_and_oversized_frames_are_told_apart() {
 fn a_silent_server_is_given_up() {
     let remote = Remote::changed();
     let mut connection = remote.session(options());
-    Sent::default().take(|| connection.poll_transmit());
+    SentMessages::default().take(|| connection.poll_transmit());
     let deadline = connection.poll_timeout().unwrap();
     let at = |ticks_ms| Now { ticks_ms, ..NOW };
     connection.handle_timeout(at(deadline - 1));
@@ -224,7 +224,7 @@ fn a_clock_that_is_wrong_by_years_is_no_obstacle() {
     for unix_ms in [i64::MIN, -1, 0, 1, NOW.unix_ms * 20, i64::MAX] {
         let remote = Remote::changed();
         let mut connection = remote.session(options());
-        let mut sent = Sent::default();
+        let mut sent = SentMessages::default();
         sent.take(|| connection.poll_transmit());
         let now = Now { unix_ms, ..NOW };
         connection.handle_bytes(&later_reply(&sent).0, now);
@@ -251,7 +251,7 @@ fn a_cancelled_sync_changes_nothing_wherever_it_is() {
     for steps in 0..3 {
         let remote = Remote::changed();
         let mut connection = remote.session(options());
-        let mut sent = Sent::default();
+        let mut sent = SentMessages::default();
         sent.take(|| connection.poll_transmit());
         let before = remote.dump();
         if steps > 0 {
@@ -281,7 +281,7 @@ fn a_cancelled_sync_changes_nothing_wherever_it_is() {
 fn of_two_syncs_of_one_file_one_goes_ahead() {
     let remote = Remote::changed();
     let mut slow = remote.session(options());
-    let mut sent = Sent::default();
+    let mut sent = SentMessages::default();
     sent.take(|| slow.poll_transmit());
     let (outcome, _) = remote.sync(later_reply);
     assert!(matches!(outcome, SessionOutcome::Done(_)), "{outcome:?}");

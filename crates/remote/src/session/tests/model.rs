@@ -14,7 +14,7 @@ use tidewater_protocol::message::{
 use tidewater_protocol::{Datum, Op, RowsReader, RowsWriter, UnpackedRow};
 
 use crate::scripted::{
-    Remote, Reply, Sent, answer, download_begin, items, options, result_begin, schema,
+    Remote, Reply, SentMessages, answer, download_begin, items, options, result_begin, schema,
 };
 use crate::session::SessionOutcome;
 
@@ -42,7 +42,7 @@ struct Request {
 }
 
 impl Request {
-    fn read(sent: &Sent) -> Request {
+    fn read(sent: &SentMessages) -> Request {
         let mut request = Request::default();
         let mut asking = false;
         for frame in &sent.frames {
@@ -76,7 +76,7 @@ impl Centre {
     }
 
     /// Serves what has arrived of a sync.
-    fn serve(&mut self, sent: &Sent) -> Reply {
+    fn serve(&mut self, sent: &SentMessages) -> Reply {
         let request = Request::read(sent);
         let Some(hello) = &request.hello else {
             return Reply::default();
@@ -272,7 +272,7 @@ impl World {
         let cut = |length: usize, lost: Option<usize>| {
             lost.map_or(length, |per_mille| length * per_mille / 1000)
         };
-        let mut sent = Sent::default();
+        let mut sent = SentMessages::default();
         sent.push(&flight[..cut(flight.len(), step.lost_up)]);
         let reply = self.centre.serve(&sent).0;
         self.local(&step.late);

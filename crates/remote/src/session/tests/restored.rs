@@ -17,7 +17,7 @@ use tidewater_protocol::{Datum, Op, RowsReader, RowsWriter, UnpackedRow};
 
 use crate::database::CompareDue;
 use crate::scripted::{
-    Remote, Reply, Sent, answer, download_begin, items, options, result_begin, schema,
+    Remote, Reply, SentMessages, answer, download_begin, items, options, result_begin, schema,
 };
 use crate::session::{ProofKind, SessionOptions, SessionOutcome};
 
@@ -58,7 +58,7 @@ struct Request {
 }
 
 impl Request {
-    fn read(sent: &Sent) -> Request {
+    fn read(sent: &SentMessages) -> Request {
         let mut request = Request::default();
         let mut asking = false;
         for frame in &sent.frames {
@@ -197,7 +197,7 @@ impl Centre {
     }
 
     /// Serves what has arrived of a sync.
-    fn serve(&mut self, sent: &Sent, numbers: &mut Numbers) -> Reply {
+    fn serve(&mut self, sent: &SentMessages, numbers: &mut Numbers) -> Reply {
         let request = Request::read(sent);
         let Some(hello) = &request.hello else {
             return Reply::default();
@@ -477,7 +477,7 @@ impl World {
                 per_mille.map_or(length, |per_mille| length * per_mille.min(1000) / 1000)
             };
             let here = lost.filter(|(session, ..)| *session == number);
-            let mut sent = Sent::default();
+            let mut sent = SentMessages::default();
             sent.push(&flight[..cut(flight.len(), here.map(|(_, up, _)| up))]);
             self.sessions.push(sent.names());
             let reply = self.centre.serve(&sent, &mut self.numbers).0;

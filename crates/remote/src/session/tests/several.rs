@@ -9,7 +9,8 @@ use tidewater_protocol::message::{
 use tidewater_protocol::{Code, Op, PublicationSchema, UploadId};
 
 use crate::scripted::{
-    NOW, Remote, Reply, Sent, answer, download_begin, items, options, result_begin, schema, welcome,
+    NOW, Remote, Reply, SentMessages, answer, download_begin, items, options, result_begin, schema,
+    welcome,
 };
 use crate::session::{SessionOutcome, SyncDirection};
 
@@ -102,7 +103,7 @@ fn kept(remote: &Remote) -> Vec<(i64, bool)> {
     kept.unwrap().map(Result::unwrap).collect()
 }
 
-fn uploads(sent: &Sent) -> Vec<UploadBegin> {
+fn uploads(sent: &SentMessages) -> Vec<UploadBegin> {
     let begins = sent.controls().filter_map(|control| match control {
         Control::UploadBegin(begin) => Some(begin.clone()),
         _ => None,
@@ -249,7 +250,7 @@ fn a_value_larger_than_a_frame_goes_up_and_comes_down() {
         bytes: 1 << 30,
     });
     connection.handle_bytes(&Reply::default().connection(credit).0, NOW);
-    let mut sent = Sent::default();
+    let mut sent = SentMessages::default();
     sent.take(|| connection.poll_transmit());
     assert!(sent.rows() == items(Op::Insert, &[(3, &"x".repeat(size))]));
     let begin = Reply::default()

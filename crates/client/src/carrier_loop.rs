@@ -21,13 +21,13 @@ use crate::machine::LinkMachine;
 pub(crate) const TICK: Duration = Duration::from_millis(200);
 
 /// See the module.
-pub(crate) struct SocketLoop {
+pub(crate) struct CarrierLoop {
     pub(crate) connection: LinkMachine,
     carrier: Carrier,
     pub(crate) clock: DriverClock,
 }
 
-impl SocketLoop {
+impl CarrierLoop {
     /// Opens a connection to the first address that answers, which it tells, as long as `go_on` does
     /// not break.
     /// `client` is the program that connects, for the server's logs.
@@ -37,9 +37,9 @@ impl SocketLoop {
         client: &str,
         clock: DriverClock,
         go_on: &mut dyn FnMut() -> ControlFlow<()>,
-    ) -> Result<(SocketLoop, ServerUrl), ClientError> {
+    ) -> Result<(CarrierLoop, ServerUrl), ClientError> {
         let (carrier, url) = Carrier::dial_any(urls, options, go_on)?;
-        let line = SocketLoop {
+        let line = CarrierLoop {
             carrier,
             connection: LinkMachine::dial(client, options.timeout, clock.now()),
             clock,
@@ -121,13 +121,13 @@ impl SocketLoop {
     }
 }
 
-/// How long the last words of [`SocketLoop::hang_up`] may take: nothing depends on them.
+/// How long the last words of [`CarrierLoop::hang_up`] may take: nothing depends on them.
 #[cfg(feature = "sync")]
 const FAREWELL: Duration = Duration::from_secs(2);
 
 /// What a sync counts, and how it ends its connection.
 #[cfg(feature = "sync")]
-impl SocketLoop {
+impl CarrierLoop {
     /// Bytes sent and received so far, as the network had them.
     pub(crate) fn traffic(&self) -> (u64, u64) {
         let [sent, received] = self.carrier.traffic();
