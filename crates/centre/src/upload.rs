@@ -1,7 +1,6 @@
 //! Uploads as they reach the consolidated database, and what becomes of them.
 
 use std::collections::HashMap;
-use std::io;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -72,27 +71,48 @@ impl UploadTable {
         shape: &RowShape,
         mut take: impl FnMut(&UnpackedRow<'_>, Op),
     ) -> Result<(), CentreError> {
-        let malformed = |message: String| CentreError::Peer {
-            message,
-            code: Code::MalformedMessage,
-        };
         for chunk in &self.chunks {
-            let bytes = chunk.read().map_err(|error| CentreError::Internal {
-                message: format!("an upload's spool file cannot be read: {error}"),
-            })?;
-            let mut reader = RowsReader::new(shape, &bytes);
-            let mut row = UnpackedRow::default();
-            while reader
-                .next(&mut row)
-                .map_err(|error| malformed(format!("rows that cannot be read: {error}")))?
-            {
-                match row.op {
-                    Some(op @ (Op::Insert | Op::Update | Op::Delete)) => take(&row, op),
-                    _ => return Err(malformed("an operation that an upload cannot have".into())),
+            each_packed(shape, &chunk.packed()?, |_, row| match row.op {
+                Some(op @ (Op::Insert | Op::Update | Op::Delete)) => {
+                    take(row, op);
+                    Ok(())
                 }
-            }
+                _ => Err(malformed(NO_OPERATION)),
+            })?;
         }
         Ok(())
+    }
+}
+
+/// What is wrong with a row that says what only the centre says.
+const NO_OPERATION: &str = "an operation that an upload cannot have";
+
+/// An error of who sent the rows.
+pub fn malformed(what: &str) -> CentreError {
+    CentreError::Peer {
+        message: what.to_owned(),
+        code: Code::MalformedMessage,
+    }
+}
+
+/// Reads packed rows; `take` gets each with where it begins.
+///
+/// # Errors
+/// They cannot be read, or `take` fails.
+pub fn each_packed(
+    shape: &RowShape,
+    packed: &[u8],
+    mut take: impl FnMut(u32, &UnpackedRow<'_>) -> Result<(), CentreError>,
+) -> Result<(), CentreError> {
+    let mut reader = RowsReader::new(shape, packed);
+    let mut row = UnpackedRow::default();
+    loop {
+        let offset = reader.consumed() as u32;
+        match reader.next(&mut row) {
+            Ok(true) => take(offset, &row)?,
+            Ok(false) => return Ok(()),
+            Err(error) => return Err(malformed(&format!("rows that cannot be read: {error}"))),
+        }
     }
 }
 
@@ -112,17 +132,20 @@ pub enum UploadedRowKind {
 impl UploadedRowKind {
     /// What an unpacked row is; `None` if it is none of an upload.
     pub fn from_row(shape: &RowShape, row: &UnpackedRow<'_>) -> Option<UploadedRowKind> {
-        let mut key = shape.key.iter();
         match row.op? {
             Op::Insert => Some(UploadedRowKind::Insert),
             Op::Delete => Some(UploadedRowKind::Delete),
-            Op::Update if key.any(|&it| !same(&row.old[it], &row.new[it])) => {
-                Some(UploadedRowKind::Move)
-            }
+            Op::Update if gives_another_key(shape, row) => Some(UploadedRowKind::Move),
             Op::Update => Some(UploadedRowKind::Update),
             _ => None,
         }
     }
+}
+
+/// Whether an update gives its row another key.
+pub(crate) fn gives_another_key(shape: &RowShape, row: &UnpackedRow<'_>) -> bool {
+    let mut key = shape.key.iter();
+    key.any(|&column| !same(&row.old[column], &row.new[column]))
 }
 
 /// Where an uploaded row begins in its chunk, and what it is: 8 bytes, so that nobody unpacks a row
@@ -156,26 +179,13 @@ impl UploadChunk {
     /// # Errors
     /// The rows cannot be read, or are none of an upload.
     pub fn from_packed(shape: &RowShape, packed: Vec<u8>) -> Result<UploadChunk, CentreError> {
-        let malformed = |message: String| CentreError::Peer {
-            message,
-            code: Code::MalformedMessage,
-        };
         let mut marks = Vec::new();
-        let mut reader = RowsReader::new(shape, &packed);
-        let mut row = UnpackedRow::default();
-        loop {
-            let offset = reader.consumed() as u32;
-            let is_row = reader.next(&mut row);
-            if !is_row.map_err(|error| malformed(format!("rows that cannot be read: {error}")))? {
-                break;
-            }
-            let kind = UploadedRowKind::from_row(shape, &row);
-            let wrong = || malformed("an operation that an upload cannot have".into());
-            marks.push(RowMark {
-                offset,
-                kind: kind.ok_or_else(wrong)?,
-            });
-        }
+        each_packed(shape, &packed, |offset, row| {
+            let kind = UploadedRowKind::from_row(shape, row);
+            let kind = kind.ok_or_else(|| malformed(NO_OPERATION))?;
+            marks.push(RowMark { offset, kind });
+            Ok(())
+        })?;
         Ok(UploadChunk::new(RowsChunk::Memory(packed.into()), marks))
     }
 
@@ -193,8 +203,10 @@ impl UploadChunk {
     ///
     /// # Errors
     /// The spool file cannot be read.
-    pub fn read(&self) -> io::Result<Bytes> {
-        self.rows.read()
+    pub fn packed(&self) -> Result<Bytes, CentreError> {
+        self.rows.read().map_err(|error| CentreError::Internal {
+            message: format!("an upload's spool file cannot be read: {error}"),
+        })
     }
 }
 

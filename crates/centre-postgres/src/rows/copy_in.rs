@@ -17,9 +17,9 @@ use crate::decoder::recycle;
 use crate::driver_error::refused;
 use crate::quote::ident_list;
 use crate::values::PostgresType;
-use tidewater_centre::engine::upload::incoming_rows::malformed;
 use tidewater_centre::engine::upload::upload_writer::MayWrite;
 use tidewater_centre::error::CentreError;
+use tidewater_centre::upload::malformed;
 
 /// What goes into one message of COPY.
 const PIECE_BYTES: usize = 256 << 10;

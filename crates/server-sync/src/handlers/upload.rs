@@ -5,9 +5,10 @@ use std::collections::VecDeque;
 use serde_json::{Map, Value as Json};
 
 use tidewater_centre::engine::upload::column_map::ColumnMap;
+use tidewater_centre::upload::each_packed;
 use tidewater_centre::{CentreError, RowVerdict, TableVerdicts, UploadTable, nearest};
 use tidewater_protocol::argument::{coerce, type_name};
-use tidewater_protocol::{Code, Datum, Op, RowsReader, Table, UnpackedRow, Value, json};
+use tidewater_protocol::{Datum, Op, Table, UnpackedRow, Value, json};
 
 use super::document::{Document, kind, objects};
 use super::{About, Handler, HandlerReply};
@@ -127,27 +128,14 @@ impl<'u> Batches<'u> {
             return Ok(false);
         };
         self.chunk += 1;
-        let bytes = chunk.read().map_err(|error| CentreError::Internal {
-            message: format!("an upload's spool file cannot be read: {error}"),
-        })?;
-        let mut reader = RowsReader::new(&self.map.shape, &bytes);
-        let mut row = UnpackedRow::default();
-        loop {
-            match reader.next(&mut row) {
-                Ok(true) => {}
-                Ok(false) => return Ok(true),
-                Err(error) => {
-                    return Err(CentreError::Peer {
-                        message: format!("rows that cannot be read: {error}"),
-                        code: Code::MalformedMessage,
-                    });
-                }
-            }
+        each_packed(&self.map.shape, &chunk.packed()?, |_, row| {
             let op = row.op.unwrap_or(Op::Insert);
-            let written = self.written(op, &row, self.rows_read);
+            let written = self.written(op, row, self.rows_read);
             self.rows_read += 1;
             self.read.push_back((op, written));
-        }
+            Ok(())
+        })?;
+        Ok(true)
     }
 
     fn written(&self, op: Op, row: &UnpackedRow<'_>, number: u64) -> String {

@@ -202,7 +202,7 @@ impl<'a> Receiver<'a> {
         let mut checksum = crc32fast::Hasher::new();
         let mut bytes = 0;
         for chunk in upload.tables.iter().flat_map(|it| &it.chunks) {
-            checksum.update(&chunk.read().ok()?);
+            checksum.update(&chunk.packed().ok()?);
             bytes += chunk.length() as u64;
         }
         Some((upload, bytes, checksum))

@@ -218,7 +218,7 @@ impl State {
         let shape = table.shape();
         let mut answers = RowsWriter::new(&shape);
         for chunk in upload.tables.iter().flat_map(|table| &table.chunks) {
-            let bytes = chunk.read().unwrap();
+            let bytes = chunk.packed().unwrap();
             let mut reader = RowsReader::new(&shape, &bytes);
             let mut row = UnpackedRow::default();
             while reader.next(&mut row).unwrap() {

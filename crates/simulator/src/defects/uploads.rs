@@ -27,7 +27,7 @@ fn does(upload: &SyncUpload) -> (bool, bool) {
 
 pub(super) fn each_row(table: &UploadTable, mut visit: impl FnMut(&UnpackedRow<'_>)) {
     for chunk in &table.chunks {
-        if let Ok(bytes) = chunk.read() {
+        if let Ok(bytes) = chunk.packed() {
             rewritten(&table.begin, &bytes, &mut |row, _| {
                 visit(row);
                 None
@@ -93,7 +93,7 @@ pub(super) fn alter(upload: &mut SyncUpload, centre: &Connection) {
 pub(super) fn rewrite(table: &mut UploadTable, keeps: Keeps<'_>) {
     let mut all = Vec::new();
     for chunk in &table.chunks {
-        all.extend_from_slice(&chunk.read().unwrap_or_default());
+        all.extend_from_slice(&chunk.packed().unwrap_or_default());
     }
     let kept = rewritten(&table.begin, &all, keeps);
     if let Some(shape) = table.begin.shape() {

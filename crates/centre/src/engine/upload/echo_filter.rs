@@ -2,13 +2,12 @@
 
 use std::collections::HashMap;
 
-use tidewater_protocol::{ColumnType, Op, RowShape, RowsReader, UnpackedRow};
+use tidewater_protocol::{ColumnType, Op, RowShape, UnpackedRow};
 
-use super::incoming_rows::{IncomingTable, RowRef, malformed};
+use super::incoming_rows::{IncomingTable, RowRef};
 use crate::engine::exact::{pack_exact, pack_row, types_of};
-use crate::engine::upload::row_keys::gives_another_key;
 use crate::error::CentreError;
-use crate::upload::{ResultTable, UploadResult};
+use crate::upload::{ResultTable, UploadResult, each_packed, gives_another_key};
 
 /// Rows beyond this are not remembered: the remote gets them again, and nothing is
 /// wrong but the traffic.
@@ -82,7 +81,7 @@ impl UploadEcho {
         }
         let mut key = pack_exact(key_types, &row.key);
         self.bytes += key.len() + image.as_ref().map_or(0, Vec::len) + ROW_BYTES;
-        if row.op == Some(Op::Update) && gives_another_key(&table.map, row) {
+        if row.op == Some(Op::Update) && gives_another_key(&table.map.shape, row) {
             let new = table.map.shape.key.iter().map(|&column| row.new[column]);
             let new = pack_exact(key_types, &new.collect::<Vec<_>>());
             // Another row may have come in its place.
@@ -110,12 +109,7 @@ impl UploadEcho {
                 continue;
             };
             let key_types = types_of(&shape, &shape.key);
-            let mut reader = RowsReader::new(&shape, &told.rows);
-            let mut row = UnpackedRow::default();
-            while reader
-                .next(&mut row)
-                .map_err(|error| malformed(&error.to_string()))?
-            {
+            each_packed(&shape, &told.rows, |_, row| {
                 let key = (table.index, pack_exact(&key_types, &row.key));
                 match row.op {
                     // That is what the remote has of it.
@@ -130,7 +124,8 @@ impl UploadEcho {
                         rows.remove(&key)
                     }
                 };
-            }
+                Ok(())
+            })?;
         }
         Ok(rows)
     }

@@ -2,14 +2,14 @@
 
 use bytes::Bytes;
 
-use tidewater_protocol::{Code, Datum, Op, RowsReader, UnpackedRow};
+use tidewater_protocol::{Datum, Op, RowsReader, UnpackedRow};
 
 use crate::engine::publication::Publication;
 use crate::engine::upload::column_map::{AnnouncedColumns, ColumnMap};
 use crate::engine::upload::row_keys::UploadedTable;
 use crate::engine::upload::target_table::TargetTable;
 use crate::error::CentreError;
-use crate::upload::{UploadTable, UploadedRowKind};
+use crate::upload::{UploadTable, UploadedRowKind, each_packed, malformed};
 
 /// Up to so many inserts are written as other rows are, more are loaded in bulk where the database
 /// can.
@@ -247,10 +247,7 @@ impl<T> IncomingTable<'_, T> {
     /// # Errors
     /// They cannot be read.
     pub fn chunk(&self, chunk: usize) -> Result<Bytes, CentreError> {
-        let read = self.upload.chunks[chunk].read();
-        read.map_err(|error| CentreError::Internal {
-            message: format!("an upload's spool file cannot be read: {error}"),
-        })
+        self.upload.chunks[chunk].packed()
     }
 
     /// Reads all rows.
@@ -261,21 +258,10 @@ impl<T> IncomingTable<'_, T> {
         &self,
         mut take: impl FnMut(RowRef, &UnpackedRow<'_>) -> Result<(), CentreError>,
     ) -> Result<(), CentreError> {
-        for chunk in 0..self.chunk_count() {
-            let bytes = self.chunk(chunk)?;
-            let mut reader = RowsReader::new(&self.map.shape, &bytes);
-            let mut row = UnpackedRow::default();
-            loop {
-                let at = RowRef {
-                    chunk: chunk as u32,
-                    offset: reader.consumed() as u32,
-                };
-                match reader.next(&mut row) {
-                    Ok(true) => take(at, &row)?,
-                    Ok(false) => break,
-                    Err(error) => return Err(malformed(&error.to_string())),
-                }
-            }
+        for (chunk, rows) in (0..).zip(&self.upload.chunks) {
+            each_packed(&self.map.shape, &rows.packed()?, |offset, row| {
+                take(RowRef { chunk, offset }, row)
+            })?;
         }
         Ok(())
     }
@@ -349,14 +335,6 @@ impl<T> IncomingTable<'_, T> {
         let sources = self.map.sources.iter();
         buffer.extend(sources.map(|source| source.map_or(Datum::Null, |at| values[at])));
         buffer
-    }
-}
-
-/// An error of who sent the rows.
-pub fn malformed(what: &str) -> CentreError {
-    CentreError::Peer {
-        message: what.to_owned(),
-        code: Code::MalformedMessage,
     }
 }
 

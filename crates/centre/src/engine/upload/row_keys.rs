@@ -2,12 +2,12 @@
 
 use std::collections::{HashMap, HashSet};
 
-use tidewater_protocol::pack::{pack_values, same};
+use tidewater_protocol::pack::pack_values;
 use tidewater_protocol::{ColumnType, Datum, Table, UnpackedRow};
 
 use crate::engine::membership::Barrier;
 use crate::engine::upload::column_map::ColumnMap;
-use crate::upload::UploadTable;
+use crate::upload::{UploadTable, gives_another_key};
 
 /// A row, by the index of the table in the publication and the packed key.
 pub(crate) type RowKey = (usize, Vec<u8>);
@@ -38,14 +38,8 @@ pub(crate) struct UploadedTable<'u> {
 impl UploadedTable<'_> {
     /// Whether an update gives its row another key.
     pub(crate) fn moves(&self, row: &UnpackedRow<'_>) -> bool {
-        gives_another_key(self.map, row)
+        gives_another_key(&self.map.shape, row)
     }
-}
-
-/// Whether an update gives its row another key.
-pub(crate) fn gives_another_key(map: &ColumnMap, row: &UnpackedRow<'_>) -> bool {
-    let mut key = map.shape.key.iter();
-    key.any(|&column| !same(&row.old[column], &row.new[column]))
 }
 
 /// Rows that may not be written, and why.

@@ -128,7 +128,7 @@ proptest! {
         let shape = world.schema.tables[0].shape();
         let mut joined = Vec::new();
         for chunk in &tables[0].chunks {
-            let bytes = chunk.read().unwrap();
+            let bytes = chunk.packed().unwrap();
             let mut reader = RowsReader::new(&shape, &bytes);
             while reader.next(&mut UnpackedRow::default()).unwrap() {}
             joined.extend_from_slice(&bytes);
@@ -277,7 +277,8 @@ fn a_row_longer_than_all_memory_is_taken_unless_another_session_is_beyond_it() {
 fn keys_are_asked_for_although_the_rows_of_the_same_sync_fill_the_memory() {
     let mut world = World::new();
     let rows = inserts(&world, &["x".repeat(1_000)]);
-    world.budget = MemoryBudget::new(rows.len() as u64);
+    let marks = std::mem::size_of::<RowMark>();
+    world.budget = MemoryBudget::new((rows.len() + marks) as u64);
     let mut receiver = world.receiver(UploadState::InSequence);
     receiver.upload_begin(begin()).unwrap();
     receiver.table_begin(world.header()).unwrap();
