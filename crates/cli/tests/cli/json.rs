@@ -125,6 +125,8 @@ fn a_failure_is_an_object_too() {
     let error = &run.json()["error"];
     has(error, &["code", "message", "hint", "retry_after_ms"]);
     assert_eq!(error["code"], "unreachable");
+    let hint = error["hint"].as_str().unwrap();
+    assert!(hint.ends_with("; local changes are kept"), "{hint}");
     for wrong_usage in [
         &["sync", "--json"][..],
         &["sync", "a.db", "--json", "--no-such-option"],
