@@ -30,12 +30,20 @@ exists() {
   compgen -G "${1%/}" >/dev/null
 }
 
+sources=$(files '*.rs')
 while read -r document; do
   folder=$(dirname "$document")
   while read -r path; do
     exists "$path" || complain "$document names \`$path\`, which does not exist"
   done < <(prose "$document" |
     grep -oE '`(crates|docs|scripts|bindings|web|examples|fuzz|\.ci)/[^` <>]*`' | tr -d '`' | sort -u)
+  # Within a crate, and by its name alone.
+  while read -r path; do
+    exists "crates/$path" || exists "crates/*/src/$path" || exists "$folder/$path" ||
+      grep -qE "(^|/)${path//./\\.}\$" <<<"$sources" ||
+      complain "$document names \`$path\`, which does not exist"
+  done < <(prose "$document" | grep -oE '`[a-z0-9_/-]+\.rs`' | tr -d '`' |
+    grep -vE '^(crates|scripts|fuzz|examples)/' | sort -u)
   while read -r path; do
     exists "$folder/$path" || complain "$document links to $path, which does not exist"
   done < <(prose "$document" | sed 's/`[^`]*`//g' |

@@ -321,7 +321,7 @@ pub async fn null_is_in_no_partition<F: Fixture>() {
 pub async fn a_removed_parent_takes_no_children_with_it<F: Fixture>() {
     let world = world::<F>().await;
     let mut anna = TestRemote::synced(&world, "anna").await;
-    // The customer leaves the scope, the purchase stays in it (CASES 3).
+    // The customer leaves the scope, the purchase stays in it (interleaving 3).
     world
         .execute("UPDATE customer SET region = 'south' WHERE customer_id = 1")
         .await;
@@ -429,7 +429,7 @@ pub async fn a_pruned_log_means_everything_anew<F: Fixture>() {
     assert_eq!(anna.rows("customer"), berta.rows("customer"));
 }
 
-/// CASES 17.
+/// Interleaving 17.
 pub async fn a_log_that_is_pruned_under_an_open_download_skips_nothing<F: Fixture>() {
     const DAY_MS: i64 = 24 * 60 * 60 * 1000;
     let retention = RetentionTimes {

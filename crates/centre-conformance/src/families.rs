@@ -167,7 +167,7 @@ pub async fn any_history_of_a_family_leaves_every_remote_right<F: Fixture>() {
     }
 }
 
-/// CASES 25 and 30.
+/// Interleavings 25 and 30.
 pub async fn a_parent_that_moves_takes_along_what_open_transactions_do_below_it<F: Fixture>() {
     for moves_first in [false, true] {
         moves_beside_open_transactions::<F>(moves_first).await;
@@ -277,7 +277,7 @@ pub async fn a_row_that_two_rules_hold_stays_until_the_last_lets_it_go<F: Fixtur
     }
 }
 
-/// CASES 31.
+/// Interleaving 31.
 pub async fn thirty_thousand_partitions_are_a_digest<F: Fixture>() {
     let ddl = "CREATE TABLE grip (login TEXT NOT NULL, n INTEGER NOT NULL, PRIMARY KEY (login, n));
         CREATE TABLE item (id INTEGER NOT NULL PRIMARY KEY, n INTEGER, name TEXT);
@@ -440,7 +440,7 @@ pub async fn missing_indexes_of_a_family_are_told_with_the_statement_that_makes_
 
 const TAKEN: &str = "0 conflicts, 0 refused";
 
-/// CASES 26.
+/// Interleaving 26.
 pub async fn rows_that_follow_a_new_parent_arrive_with_it<F: Fixture>() {
     let world = DeployedCentre::<F>::new(&ddl(CASCADE), tables()).await;
     let mut anna = TestRemote::synced(&world, "anna").await;

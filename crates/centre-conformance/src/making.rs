@@ -12,7 +12,7 @@ use crate::fixture::Fixture;
 use crate::remote::{TestRemote, datums, insert, result_text, update};
 use crate::world::{DeployedCentre, everyone};
 
-/// CASES 29: what a trigger makes of an uploaded row is what the next change of it begins with.
+/// Interleaving 29: what a trigger makes of an uploaded row is what the next change of it begins with.
 pub async fn what_a_trigger_makes_of_a_row_is_told<F: Fixture>() {
     let ddl = "CREATE TABLE note (id INTEGER NOT NULL PRIMARY KEY, body VARCHAR(9),
          stamp INTEGER NOT NULL)";

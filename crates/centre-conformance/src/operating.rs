@@ -1,4 +1,4 @@
-//! CASES 35. What an operator has written again goes the way of an upload: by the same scripts, handlers and
+//! Interleaving 35. What an operator has written again goes the way of an upload: by the same scripts, handlers and
 //! resolvers, and what these say counts.
 
 use std::collections::BTreeMap;

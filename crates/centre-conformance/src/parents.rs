@@ -34,7 +34,7 @@ async fn equal<F: Fixture>(world: &DeployedCentre<F>, remote: &mut TestRemote, t
     }
 }
 
-/// CASES 26: what the user holds once the upload is in effect decides.
+/// Interleaving 26: what the user holds once the upload is in effect decides.
 pub async fn a_new_parent_and_its_new_children_arrive_together<F: Fixture>() {
     let world = DeployedCentre::<F>::new(DOCS, docs()).await;
     let mut anna = TestRemote::synced(&world, "anna").await;
@@ -109,7 +109,7 @@ pub async fn a_scope_is_what_it_is_at_the_end_of_the_upload<F: Fixture>() {
     assert_eq!(anna.rows("task"), ["1|blue", "3|blue", "5|blue"]);
 }
 
-/// CASES 27: so the centre's own foreign keys act, also on children that nobody has seen.
+/// Interleaving 27: so the centre's own foreign keys act, also on children that nobody has seen.
 pub async fn a_parent_under_another_key_takes_its_children_along<F: Fixture>() {
     let world = DeployedCentre::<F>::new(DOCS, docs()).await;
     let mut anna = TestRemote::synced(&world, "anna").await;
@@ -294,7 +294,7 @@ pub async fn keys_that_others_give_up_can_be_taken<F: Fixture>() {
     assert_eq!(berta.rows("t"), all);
 }
 
-/// CASES 28: a delete takes along only what its own upload deletes, too.
+/// Interleaving 28: a delete takes along only what its own upload deletes, too.
 pub async fn a_delete_takes_along_nothing_that_nobody_has_seen<F: Fixture>() {
     for action in ["CASCADE", "SET NULL"] {
         for on_unseen_children in [OnUnseenChildren::Conflict, OnUnseenChildren::Cascade] {

@@ -98,7 +98,7 @@ pub async fn a_replayed_old_scope_is_refused<F: Fixture>() {
     let world = world::<F>().await;
     let mut anna = TestRemote::synced(&world, "anna").await;
     let old = anna.checkpoint.clone();
-    // Two scopes later it does not count any more (CASES 20).
+    // Two scopes later it does not count any more (interleaving 20).
     for region in ["west", "east"] {
         world
             .execute(&format!(

@@ -73,7 +73,7 @@ fn noted<F: Fixture>(of: &[(&str, &str, &str)]) -> Vec<ScriptSpec> {
     scripts.collect()
 }
 
-/// CASES 37.
+/// Interleaving 37.
 pub async fn what_a_version_leaves_in_a_session_no_other_sees<F: Fixture>() {
     let mut scripts = noted::<F>(&[
         ("default", "begin_connection", "one"),

@@ -66,7 +66,7 @@ pub async fn a_repeated_upload_is_applied_once_and_tells_the_same<F: Fixture>() 
         (result.inserts, result.conflicts, result.refused),
         (1, 1, 1)
     );
-    // The acknowledgement is lost, the world goes on, the remote tries again (CASES 6).
+    // The acknowledgement is lost, the world goes on, the remote tries again (interleaving 6).
     world
         .execute("DELETE FROM customer WHERE customer_id = 40")
         .await;
@@ -352,7 +352,7 @@ pub async fn what_triggers_change_beside_an_upload_is_sent<F: Fixture>() {
     world.execute(&F::stock_trigger()).await;
     let mut anna = TestRemote::synced(&world, "anna").await;
     let mut berta = TestRemote::synced(&world, "berta").await;
-    // The trigger renames the product 1 and shouts the name of the customer (CASES 10).
+    // The trigger renames the product 1 and shouts the name of the customer (interleaving 10).
     let result = anna
         .upload(&[insert("customer", "40|north|Nina|NULL")])
         .await;
@@ -387,7 +387,7 @@ pub async fn a_download_only_table_takes_no_changes<F: Fixture>() {
     );
 }
 
-/// CASES 18.
+/// Interleaving 18.
 pub async fn a_deferred_constraint_hits_only_its_own_upload<F: Fixture>() {
     let ddl = "
         CREATE TABLE parent (id INTEGER NOT NULL PRIMARY KEY);
@@ -429,7 +429,7 @@ pub async fn a_deferred_constraint_hits_only_its_own_upload<F: Fixture>() {
     assert_eq!(count, ["149"]);
 }
 
-/// CASES 16.
+/// Interleaving 16.
 pub async fn unique_values_can_be_freed_and_taken_in_one_upload<F: Fixture>() {
     let world = world::<F>().await;
     let mut anna = TestRemote::synced(&world, "anna").await;

@@ -2,7 +2,7 @@
 //! key.
 //!
 //! From it come the errors for unknown keys and for values of another kind, the defaults that
-//! readers take, the lines of the file that `tidewater init` writes, and the tables of
+//! readers take, the lines of those keys that `tidewater init` writes, and the tables of
 //! `docs/configuration.md`. What the values mean is the readers' affair; they take each value by
 //! the name of its key (`section_reader`), so that a key that is not here cannot be read.
 

@@ -72,6 +72,9 @@ impl Shutdown {
 }
 
 /// Decides whether a sync may begin: by what waits for a worker, and how fast that becomes less.
+///
+/// The server's `connection` asks it of a sync that comes with the sign-in, before it looks the user
+/// up; the session of the sync asks it of any other, and both tasks of a sync ask before they wait.
 pub struct SyncAdmission {
     lanes: Arc<WorkerLanes>,
     /// So many syncs may wait for a worker: `server.limits.backlog`.

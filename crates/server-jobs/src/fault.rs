@@ -109,7 +109,8 @@ impl Fault {
         Fault::new(Code::Cancelled, "the remote cancelled the sync", "")
     }
 
-    /// There is too much to do: come back after so many milliseconds.
+    /// There is too much to do: come back after so many milliseconds. The remote gets the time and no
+    /// text.
     pub fn busy(retry_after_ms: u64) -> Fault {
         Fault {
             retry_after_ms,

@@ -494,6 +494,21 @@ mod tests {
         assert!(!text().contains("shop"), "{}", text());
     }
 
+    #[test]
+    fn the_manual_has_every_figure() {
+        let page = include_str!("../../../docs/operations.md");
+        let mut text = String::new();
+        encode(&mut text, &Metrics::new(10, 1_000).registry).unwrap();
+        let families = text.lines().filter_map(|line| line.strip_prefix("# TYPE "));
+        for family in families {
+            let (name, kind) = family.split_once(' ').unwrap();
+            let end = if kind == "counter" { "_total" } else { "" };
+            let told = format!("`{name}{end}");
+            let is_told = page.contains(&format!("{told}`")) || page.contains(&format!("{told}{{"));
+            assert!(is_told, "docs/operations.md does not tell what {name}{end} means");
+        }
+    }
+
     #[tokio::test(start_paused = true)]
     async fn what_ends_is_counted_by_how_it_ended_and_how_long_it_took() {
         let metrics = Metrics::new(10, 1_000);

@@ -338,7 +338,7 @@ impl RunningServer {
 
     /// Goes by another configuration from now on, as far as that can be while it runs: the
     /// certificate, how what is sent is packed, who says who users are, how long things are kept,
-    /// procedures and spaces. Gives the settings that are others and count when
+    /// how often remotes verify themselves, handlers, procedures and spaces. Gives the settings that are others and count when
     /// it is started anew.
     ///
     /// # Errors

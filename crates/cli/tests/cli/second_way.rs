@@ -1,5 +1,5 @@
 //! Rows that go up a second time, with the program: what a handler refused goes past the handler once
-//! more (CASES 35 and 36), and a row that met another one gets a new key.
+//! more (interleavings 35 and 36), and a row that met another one gets a new key.
 
 use crate::desk::Desk;
 
@@ -61,7 +61,7 @@ upload = "handler"
 download = "handler"
 "#;
 
-/// CASES 36.
+/// Interleaving 36.
 #[test]
 fn a_row_that_its_handler_refuses_is_never_settled_behind_its_back() {
     let desk = Desk::new();

@@ -113,7 +113,13 @@ fn unknown(name: &str, section: &SectionGrammar, line: usize) -> ConfigError {
         (None, Some(SectionGrammar { path: "", .. })) => {
             format!("{name:?} belongs at the top level")
         }
-        (None, Some(other)) => format!("{name:?} belongs in [{}]", other.path),
+        (None, Some(other)) if other.key(name).is_some() => {
+            format!("{name:?} belongs in {}", other.heading())
+        }
+        (None, Some(other)) => match SectionGrammar::find(&join(other.path, name)) {
+            Some(section) => format!("write {}", section.heading()),
+            None => format!("{name:?} belongs in {}", other.heading()),
+        },
         (None, None) => {
             let known: Vec<&str> = section.names().collect();
             format!("known here are: {}", known.join(", "))

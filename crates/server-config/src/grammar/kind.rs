@@ -1,6 +1,10 @@
 //! Of which kind the value of a key is, and how errors say so.
 
+use std::time::Duration;
+
 use toml::de::DeValue;
+
+use crate::text::{duration_text, size_text};
 
 /// What the value of a key is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,6 +65,23 @@ impl ValueKind {
             ValueKind::Section => matches!(value, DeValue::Table(_)),
             ValueKind::TextOrSection => is_text(value) || matches!(value, DeValue::Table(_)),
             ValueKind::Several => true,
+        }
+    }
+
+    /// Which values of the kind there are, in Markdown; empty where it is not limited.
+    pub(crate) fn range(self) -> String {
+        match self {
+            ValueKind::Number(i64::MIN, i64::MAX) => String::new(),
+            ValueKind::Number(least, i64::MAX) => format!("From {least}"),
+            ValueKind::Number(least, most) => format!("From {least} to {most}"),
+            ValueKind::Size(least, most) if most < u64::MAX => {
+                format!("From `\"{}\"` to `\"{}\"`", size_text(least), size_text(most))
+            }
+            ValueKind::Duration(least_ms) if least_ms > 1 => {
+                let least = duration_text(Duration::from_millis(least_ms));
+                format!("At least `\"{least}\"`")
+            }
+            _ => String::new(),
         }
     }
 

@@ -13,11 +13,10 @@ pub fn reference_table(section: &SectionGrammar) -> String {
             KeyDefault::Told(words) => words.to_owned(),
             KeyDefault::Required => "required".to_owned(),
         };
-        let meaning = match key.details {
-            "" => key.summary.to_owned(),
-            details => format!("{}. {details}", key.summary),
-        };
-        let meaning = meaning.replace('|', "\\|");
+        let range = key.kind.range();
+        let told = [key.summary, key.details, &range];
+        let told: Vec<&str> = told.into_iter().filter(|it| !it.is_empty()).collect();
+        let meaning = told.join(". ").replace('|', "\\|");
         let _ = writeln!(text, "| `{}` | {default} | {meaning} |", key.name);
     }
     text.push('\n');
@@ -37,19 +36,25 @@ pub fn reference_table(section: &SectionGrammar) -> String {
 /// When changes of a section count.
 fn effect_sentence(section: &SectionGrammar) -> String {
     let effect_of = |key: &&KeyGrammar| key.takes_effect.unwrap_or(section.takes_effect);
-    let keys = section.keys.iter();
-    let (own, others): (Vec<_>, Vec<_>) =
-        keys.partition(|it| effect_of(it) == section.takes_effect);
-    match others.first() {
-        None => format!("A change counts {}.", section.takes_effect.words()),
-        Some(other) => format!(
-            "A change of {} counts {}, of {} {}.",
-            names_in_code(&own),
-            section.takes_effect.words(),
-            names_in_code(&others),
-            effect_of(other).words()
-        ),
+    let mut effects = vec![section.takes_effect];
+    for effect in section.keys.iter().filter_map(|it| it.takes_effect) {
+        if !effects.contains(&effect) {
+            effects.push(effect);
+        }
     }
+    if effects.len() == 1 {
+        return format!("A change counts {}.", section.takes_effect.words());
+    }
+    let parts = effects.into_iter().filter_map(|effect| {
+        let keys = section.keys.iter();
+        let keys: Vec<_> = keys.filter(|it| effect_of(it) == effect).collect();
+        (!keys.is_empty()).then(|| (names_in_code(&keys), effect.words()))
+    });
+    let parts = parts.enumerate().map(|(index, (names, words))| match index {
+        0 => format!("A change of {names} counts {words}"),
+        _ => format!("of {names} {words}"),
+    });
+    format!("{}.", parts.collect::<Vec<_>>().join(", "))
 }
 
 impl TakesEffect {

@@ -60,7 +60,7 @@ pub(super) static RELAY: SectionGrammar = SectionGrammar {
             "lines",
             ValueKind::Number(1, 256),
             "16",
-            "lines that are kept idle at each relay, up to 256",
+            "lines that are kept idle at each relay",
         )
         .default("4")
         .details("As many devices may come at one moment without waiting")

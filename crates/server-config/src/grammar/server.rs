@@ -111,9 +111,10 @@ pub(super) static SERVER: SectionGrammar = SectionGrammar {
             "compression_level",
             ValueKind::Number(1, MOST_LEVEL),
             "3",
-            "how far it packs, from 1 (fast) to 19 (small), with deflate to 9",
+            "how far it packs: a small number is fast, a large one packs small",
         )
         .default_told("as is usual")
+        .details("With deflate 9 is the most")
         .takes_effect(TakesEffect::Reload),
         KeyGrammar::new(
             "proxies",
@@ -145,7 +146,7 @@ pub(super) static SERVER: SectionGrammar = SectionGrammar {
         .default_told("never")
         .details(
             "It does so in the course of a sync; differences are repaired and told: \
-             [explain.md](explain.md#verified-by-themselves). From 1 to 1000000",
+             [explain.md](explain.md#verified-by-themselves)",
         )
         .hint(
             "write a number of syncs from 1 to 1000000, or leave the key out: then no remote \
@@ -238,7 +239,7 @@ pub(super) static LIMITS: SectionGrammar = SectionGrammar {
             "max_workers",
             ValueKind::Number(1, MOST_WORKERS),
             "8",
-            "the most of each of these three, where no number is fixed; at most 1000",
+            "the most of each of these three, where no number is fixed",
         )
         .default("16")
         .details("The server looks for the best number between the two")
@@ -273,7 +274,7 @@ pub(super) static LIMITS: SectionGrammar = SectionGrammar {
         )
         .default("\"1MiB\"")
         .details(
-            "From `\"64KiB\"` to `\"16MiB\"`. Each connection may hold as much in memory in either \
+            "Each connection may hold as much in memory in either \
              direction. Clients are told when they sign in; one that does not know the key sends up \
              to 1 MiB, and cannot stay connected to a server that sends it more",
         )

@@ -84,8 +84,8 @@ pub(super) static SPACE: SectionGrammar = SectionGrammar {
         )
         .default("\"4MiB\"")
         .details(
-            "From `\"64KiB\"` to `\"1GiB\"`. Where the events that wait for all subscribers \
-             together take more than `server.limits.memory`, each may have 64 KiB",
+            "Where the events that wait for all subscribers together take more than \
+             `server.limits.memory`, each may have 64 KiB",
         )
         .hint("write a number of bytes from \"64KiB\" to \"1GiB\"; without the key it is \"4MiB\""),
     ],

@@ -132,7 +132,7 @@ fn many_syncs_of_one_file_at_once_all_get_through<B: Backend>() {
     assert_eq!(world.server.conflicts().len(), 0);
 }
 
-/// CASES 12. The application inserts, updates and deletes at each frame of a sync, which does
+/// Interleaving 12. The application inserts, updates and deletes at each frame of a sync, which does
 /// not notice: what it changes goes up with this sync or the next, and stays.
 fn edits_at_any_frame_of_a_sync_are_kept_and_go_up_once<B: Backend>() {
     let world = World::<B>::open(audited_shop::<B>());

@@ -21,7 +21,7 @@ fn waits_for_a_worker() -> Place {
     Place::message(Way::Down, |it| matches!(it, Control::Waiting(_)))
 }
 
-/// CASES 5. Where writers wait for one another, the other server waits as well.
+/// Interleaving 5. Where writers wait for one another, the other server waits as well.
 fn i1_an_upload_that_waits_at_one_server_while_the_remote_goes_on_at_another_is_applied_once<
     B: Backend,
 >() {
@@ -135,7 +135,7 @@ fn i2_every_change_is_in_the_centre_or_pending_or_refused_on_both_sides<B: Backe
     assert_converged(&world, &[&ada]);
 }
 
-/// CASES 6.
+/// Interleaving 6.
 fn i1_a_lost_acknowledgement_is_told_again_with_the_same_refusals_and_conflicts<B: Backend>() {
     let [undisturbed, disturbed] = [false, true].map(|is_lost| {
         let world = World::<B>::open(audited_shop::<B>());
@@ -184,7 +184,7 @@ fn i1_a_lost_acknowledgement_is_told_again_with_the_same_refusals_and_conflicts<
     assert_eq!((undisturbed.4.len(), undisturbed.5.len()), (2, 2));
 }
 
-/// CASES 12.
+/// Interleaving 12.
 fn an_edit_between_taking_and_reading_belongs_to_the_next_upload<B: Backend>() {
     // On a machine that is busy all may be sent before anybody is asked.
     let (world, mut ada) = loop {
@@ -265,7 +265,7 @@ fn uploaded(journey: &Journey) -> Option<(UploadBegin, Vec<u8>)> {
     begin.map(|begin| (begin, rows))
 }
 
-/// CASES 10.
+/// Interleaving 10.
 fn what_triggers_and_cascades_of_the_centre_do_reaches_everybody_the_uploader_too<B: Backend>() {
     let mut scenario = shop();
     scenario.schema += &B::late_trigger(
@@ -309,7 +309,7 @@ fn what_triggers_and_cascades_of_the_centre_do_reaches_everybody_the_uploader_to
     assert_converged(&world, &[&ada, &bob, &cleo]);
 }
 
-/// CASES 23.
+/// Interleaving 23.
 fn of_two_updates_of_one_row_in_one_batch_the_second_is_a_conflict<B: Backend>() {
     let mut scenario = audited_shop::<B>();
     scenario.limits = ONE_UPLOAD_WORKER;

@@ -160,7 +160,7 @@ fn i4_a_local_edit_made_during_a_download_is_never_overwritten<B: Backend>() {
     assert_converged(&world, &[&ada]);
 }
 
-/// CASES 11.
+/// Interleaving 11.
 fn i4_an_interrupted_download_that_resumes_after_another_sync_changes_nothing<B: Backend>() {
     let world = World::<B>::open(audited_shop::<B>());
     let mut ada = world.synced("ada");
@@ -196,7 +196,7 @@ fn i4_an_interrupted_download_that_resumes_after_another_sync_changes_nothing<B:
     assert_converged(&world, &[&ada]);
 }
 
-/// CASES 19. The download begins again, whole, from a newer state.
+/// Interleaving 19. The download begins again, whole, from a newer state.
 fn i4_a_download_that_broke_off_begins_again_on_another_server_from_one_newer_state<B: Backend>() {
     let world = World::<B>::open(shop());
     let another = world.another_server();
@@ -275,7 +275,7 @@ fn dump(device: &Device) -> Vec<String> {
     )
 }
 
-/// CASES 7.
+/// Interleaving 7.
 fn a_row_that_was_skipped_for_a_pending_change_arrives_when_the_user_undoes_it<B: Backend>() {
     let world = World::<B>::open(audited_shop::<B>());
     let mut ada = world.synced("ada");
@@ -304,7 +304,7 @@ fn a_row_that_was_skipped_for_a_pending_change_arrives_when_the_user_undoes_it<B
     assert_converged(&world, &[&ada]);
 }
 
-/// CASES 4.
+/// Interleaving 4.
 fn a_trigger_of_the_user_on_eleven_remotes_lowers_the_stock_once<B: Backend>() {
     let world = World::<B>::open(audited_shop::<B>());
     let users = [

@@ -59,7 +59,7 @@ partition = { columns = ["doc_id"], values = "SELECT id FROM doc WHERE owner = {
     }
 }
 
-/// CASES 26.
+/// Interleaving 26.
 fn a_new_parent_and_its_new_children_arrive_in_one_sync<B: Backend>() {
     let world = World::<B>::open(docs());
     let mut ada = world.synced("ada");
@@ -87,7 +87,7 @@ fn a_new_parent_and_its_new_children_arrive_in_one_sync<B: Backend>() {
     assert_eq!(ada.rows("SELECT id FROM line ORDER BY id"), ["1", "2"]);
 }
 
-/// CASES 27.
+/// Interleaving 27.
 fn a_parent_under_another_key_takes_unseen_children_along<B: Backend>() {
     let world = World::<B>::open(docs());
     let (mut ada, mut other) = (world.synced("ada"), world.synced("ada"));
@@ -105,7 +105,7 @@ fn a_parent_under_another_key_takes_unseen_children_along<B: Backend>() {
     assert_converged(&world, &[&ada, &other]);
 }
 
-/// CASES 28.
+/// Interleaving 28.
 fn a_parent_that_others_added_a_child_to_comes_back_with_its_children<B: Backend>() {
     let world = World::<B>::open(docs());
     let (mut ada, mut other) = (world.synced("ada"), world.synced("ada"));

@@ -143,7 +143,7 @@ fn i5_a_change_pending_in_a_lost_partition_is_uploaded_under_the_last_signed_sco
     assert_converged(&world, &[&bob]);
 }
 
-/// CASES 20.
+/// Interleaving 20.
 fn i5_an_old_signed_scope_is_refused_and_the_user_keeps_the_row_as_he_wrote_it<B: Backend>() {
     let world = World::<B>::open(audited_shop::<B>());
     world.execute("INSERT INTO customer VALUES (9, 2, 'nine', 'nine@x', 0)");
@@ -283,7 +283,7 @@ fn i5_a_running_sync_ends_when_its_user_is_disabled_or_its_remote_is_revoked<B: 
     assert_eq!(code, tidewater_protocol::Code::RemoteRevoked);
 }
 
-/// CASES 3.
+/// Interleaving 3.
 fn a_customer_that_leaves_the_scope_takes_no_invoice_that_stays_in_it<B: Backend>() {
     let world = World::<B>::open(audited_shop::<B>());
     let mut ada = world.synced("ada");

@@ -373,7 +373,7 @@ fn left<B: Backend>() -> &'static str {
     }
 }
 
-/// CASES 37, and what a sync finds of its own.
+/// Interleaving 37, and what a sync finds of its own.
 fn a_session_is_of_one_version_and_whole_for_a_sync<B: Backend>() {
     let noted = |version: &str, event: &str, word: &str| {
         let sql = format!(

@@ -172,7 +172,7 @@ fn i1_a_crash_of_postgresql_at_any_frame_applies_every_change_once() {
     }
 }
 
-/// CASES 1: transaction ids that only aborted transactions have used are handed out again
+/// Interleaving 1: transaction ids that only aborted transactions have used are handed out again
 /// after a crash.
 #[test]
 fn i3_a_change_under_a_transaction_id_that_was_used_before_a_crash_is_sent() {

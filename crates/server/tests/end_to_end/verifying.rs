@@ -84,7 +84,7 @@ fn what_differs_is_told_and_stays_until_it_is_repaired<B: Backend>() {
     assert_eq!(ada.pending(), 0);
 }
 
-/// CASES 24.
+/// Interleaving 24.
 fn what_is_changed_after_a_tool_rebuilt_a_table_goes_up<B: Backend>() {
     let world = World::<B>::open(shop());
     let (mut ada, mut bob) = (world.synced("ada"), world.synced("bob"));

@@ -71,7 +71,7 @@ async fn what_triggers_of_the_application_write_reaches_everybody() {
     }
 }
 
-/// CASES 10: what the centre did beside the rows of an upload reaches who uploaded them.
+/// Interleaving 10: what the centre did beside the rows of an upload reaches who uploaded them.
 #[tokio::test]
 async fn what_an_upload_sets_off_reaches_its_uploader_and_the_others() {
     let world = orders().await;

@@ -46,7 +46,7 @@ async fn assert_equal(world: &PostgresWorld, remote: &TestRemote, region: &str) 
     assert_eq!(remote.rows("sale"), world.fixture.query(&rows).await);
 }
 
-/// CASES 15, first half.
+/// Interleaving 15, first half.
 #[tokio::test]
 async fn writes_to_the_root_and_to_partitions_of_any_level_reach_remotes() {
     for tracking in [TrackingMode::Log, TrackingMode::Row] {
@@ -86,7 +86,7 @@ async fn writes_to_the_root_and_to_partitions_of_any_level_reach_remotes() {
     }
 }
 
-/// CASES 15, second half.
+/// Interleaving 15, second half.
 #[tokio::test]
 async fn rows_come_and_go_with_the_partitions_that_are_attached_and_detached() {
     let world = sales().await;
@@ -174,7 +174,7 @@ async fn a_new_partition_is_tracked_without_deploying_and_sends_nothing_again() 
     world.centre.load(&world.specs).await.unwrap();
 }
 
-/// CASES 15 with the transaction that attaches open across a download, and a writer of the
+/// Interleaving 15 with the transaction that attaches open across a download, and a writer of the
 /// new leaf that is in the way of its triggers.
 #[tokio::test]
 async fn a_partition_that_cannot_be_tracked_at_once_makes_its_table_go_whole() {

@@ -110,7 +110,7 @@ async fn an_upload_that_is_given_back_and_waits_holds_up_nobody() {
     assert!(matches!(outcome, UploadOutcome::Applied { result, .. } if result.updates == 1));
 }
 
-/// CASES 28: somebody adds a child while its parent is deleted by an upload. Whoever is second
+/// Interleaving 28: somebody adds a child while its parent is deleted by an upload. Whoever is second
 /// waits, and the child is never taken along.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_child_that_comes_while_its_parent_is_deleted_is_not_taken_along() {
@@ -194,7 +194,7 @@ async fn an_upload_waits_for_a_truncate_and_everybody_ends_equal() {
     }
 }
 
-/// CASES 3 of the kind that outlives its session: prepared, open across downloads and a
+/// Interleaving 3 of the kind that outlives its session: prepared, open across downloads and a
 /// crash, then committed by somebody else.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_prepared_transaction_is_brought_once_it_is_committed() {

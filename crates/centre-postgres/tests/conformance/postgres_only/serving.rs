@@ -54,7 +54,7 @@ async fn a_busy_table_makes_deploying_fail_and_changes_nothing() {
     centre.deploy(&specs, false, NOW_MS).await.unwrap();
 }
 
-/// CASES 1: ids of transactions that aborted before a crash are not given out again
+/// Interleaving 1: ids of transactions that aborted before a crash are not given out again
 /// once a download has seen past them.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_change_is_skipped_after_a_crash() {

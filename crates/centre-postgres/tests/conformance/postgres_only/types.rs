@@ -256,7 +256,7 @@ async fn tables_of_other_schemas_with_awkward_names_are_served() {
     );
 }
 
-/// CASES 22.
+/// Interleaving 22.
 #[tokio::test]
 async fn json_is_compared_though_it_has_no_equality() {
     let world = table(
@@ -283,7 +283,7 @@ async fn json_is_compared_though_it_has_no_equality() {
     );
 }
 
-/// CASES 22.
+/// Interleaving 22.
 #[tokio::test]
 async fn other_spellings_under_a_collation_are_conflicts() {
     let world = table(

@@ -24,7 +24,7 @@ fn rows_are_written_over_and_removed() {
     assert_eq!(remote.upload(), [], "nothing of it is a local change");
 }
 
-/// CASES 7.
+/// Interleaving 7.
 #[test]
 fn a_row_skipped_because_of_a_pending_change_still_arrives_after_the_change_is_undone() {
     let mut remote = with_items();
@@ -51,7 +51,7 @@ fn a_row_skipped_because_of_a_pending_change_still_arrives_after_the_change_is_u
     assert_eq!(remote.requested(), 0);
 }
 
-/// CASES 11.
+/// Interleaving 11.
 #[test]
 fn a_download_of_an_earlier_state_is_not_applied() {
     let mut remote = with_items();
@@ -157,7 +157,7 @@ fn an_apply_that_is_dropped_or_aborted_changes_nothing() {
     );
 }
 
-/// CASES 4.
+/// Interleaving 4.
 #[test]
 fn a_trigger_that_writes_a_synced_table_does_not_repeat_itself_at_a_download() {
     let stock = table(
@@ -212,7 +212,7 @@ fn a_trigger_that_writes_a_synced_table_does_not_repeat_itself_at_a_download() {
     assert_eq!(remote.upload().len(), 2, "and tracking goes on");
 }
 
-/// CASES 3, and the parent that a pending child needs.
+/// Interleaving 3, and the parent that a pending child needs.
 #[test]
 fn a_removed_parent_takes_no_children_along_and_stays_while_a_pending_child_needs_it() {
     let customer = table(
@@ -333,7 +333,7 @@ fn a_replaced_table_keeps_only_what_is_pending() {
     assert_eq!(remote.requested(), 0);
 }
 
-/// CASES 16, the remote's side.
+/// Interleaving 16, the remote's side.
 #[test]
 fn two_rows_that_swap_a_locally_unique_value_both_arrive() {
     let mut remote = with_items();

@@ -37,7 +37,7 @@ fn what_the_centre_made_of_a_row_becomes_the_row() {
     assert_eq!(remote.upload(), []);
 }
 
-/// CASES 29.
+/// Interleaving 29.
 #[test]
 fn what_the_centre_made_of_a_row_is_what_a_newer_edit_was_made_from() {
     for (since, expected, rows) in [

@@ -12,7 +12,7 @@ fn with_column(name: &str, nullable: bool) -> PublicationSchema {
     schema
 }
 
-/// CASES 14, the remote's side.
+/// Interleaving 14, the remote's side.
 #[test]
 fn an_added_column_reaches_pending_rows_and_no_upload_writes_defaults_over_it() {
     for nullable in [true, false] {

@@ -61,7 +61,7 @@ fn a_refused_change_stays_with_its_reason_and_is_not_uploaded_again() {
     assert_eq!((table.rows, table.pending, table.refused), (3, 0, 3));
 }
 
-/// CASES 6, the remote's side.
+/// Interleaving 6, the remote's side.
 #[test]
 fn a_lost_acknowledgement_tells_the_same_refusals_once() {
     let mut remote = with_items();
@@ -324,7 +324,7 @@ fn a_downloaded_row_does_not_overwrite_a_refused_one() {
     assert_eq!(remote.query(NAMES)[0], "1:mine:10");
 }
 
-/// CASES 20, the remote's side.
+/// Interleaving 20, the remote's side.
 #[test]
 fn a_refused_row_that_leaves_the_scope_leaves_all_its_values() {
     let remove_one_by_one = |rows: &mut RowsWriter<'_>| {

@@ -129,7 +129,7 @@ fn changes_of_a_key_are_net_over_a_generation() {
     }
 }
 
-/// CASES 12, for a changed key.
+/// Interleaving 12, for a changed key.
 #[test]
 fn a_retry_is_identical_whatever_became_of_the_row_since() {
     for since in [

@@ -45,7 +45,7 @@ fn only_net_changes_are_uploaded() {
     );
 }
 
-/// CASES 8.
+/// Interleaving 8.
 #[test]
 fn every_conflict_clause_twice_in_one_generation_keeps_the_first_pre_image() {
     for statement in [
@@ -96,7 +96,7 @@ fn what_is_rolled_back_is_no_change() {
     );
 }
 
-/// CASES 9, the remote's side.
+/// Interleaving 9, the remote's side.
 #[test]
 fn replace_by_a_secondary_unique_key_is_a_tracked_delete() {
     for index in [
@@ -287,7 +287,7 @@ fn foreign_key_actions_are_tracked() {
     }
 }
 
-/// CASES 12.
+/// Interleaving 12.
 #[test]
 fn the_upload_carries_the_values_as_of_the_taking_and_a_retry_is_identical() {
     let mut remote = with_items();
@@ -339,7 +339,7 @@ fn a_large_upload_comes_in_pieces_and_is_complete() {
     );
 }
 
-/// CASES 12, between two pieces of one upload.
+/// Interleaving 12, between two pieces of one upload.
 #[test]
 fn an_edit_while_the_upload_is_read_leaves_what_is_read_as_it_was() {
     let mut remote = Remote::new(items());
@@ -369,7 +369,7 @@ fn an_edit_while_the_upload_is_read_leaves_what_is_read_as_it_was() {
     );
 }
 
-/// CASES 21.
+/// Interleaving 21.
 #[test]
 fn a_key_that_is_not_canonical_is_a_clear_error_at_once() {
     let kinds = [

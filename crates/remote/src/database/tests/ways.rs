@@ -162,7 +162,7 @@ fn foreign_key_actions_within_one_table_are_tracked() {
     }
 }
 
-/// CASES 12. Each change is made at another stage of a sync; all are uploaded once, by this
+/// Interleaving 12. Each change is made at another stage of a sync; all are uploaded once, by this
 /// sync or the next.
 #[test]
 fn changes_at_every_stage_of_a_sync_go_up_once() {

@@ -38,7 +38,7 @@ fn either<B: Backend>(sqlite: String, postgres: &str) -> String {
     }
 }
 
-/// CASES 14: a column is added, and no upload writes defaults over what the centre has in it.
+/// Interleaving 14: a column is added, and no upload writes defaults over what the centre has in it.
 fn a_column_that_is_added_reaches_every_remote<B: Backend>() {
     follows::<B>(
         "ALTER TABLE item ADD COLUMN extra TEXT; UPDATE item SET extra = 'of ' || item_id",
@@ -47,7 +47,7 @@ fn a_column_that_is_added_reaches_every_remote<B: Backend>() {
     );
 }
 
-/// CASES 14, with a default.
+/// Interleaving 14, with a default.
 fn a_column_that_is_added_with_a_default_reaches_every_remote<B: Backend>() {
     follows::<B>(
         "ALTER TABLE item ADD COLUMN extra TEXT NOT NULL DEFAULT 'plain';
@@ -57,7 +57,7 @@ fn a_column_that_is_added_with_a_default_reaches_every_remote<B: Backend>() {
     );
 }
 
-/// CASES 14: without a default the inserts of old remotes are refused at first, and go up
+/// Interleaving 14: without a default the inserts of old remotes are refused at first, and go up
 /// with a zero of the type once the remote knows the column.
 fn a_column_that_is_added_as_not_null_reaches_every_remote<B: Backend>() {
     let columns = [ITEM, &[("extra", "TEXT NOT NULL")]].concat();
@@ -87,7 +87,7 @@ fn retyped(column: &str, definition: &'static str) -> Vec<(&'static str, &'stati
 
 const ALL: &str = "item_id, region, area, note, amount, price";
 
-/// CASES 14: a type is altered in the centre.
+/// Interleaving 14: a type is altered in the centre.
 fn an_integer_that_becomes_wider_reaches_every_remote<B: Backend>() {
     let fleet = follows::<B>(
         &either::<B>(
@@ -111,7 +111,7 @@ fn a_varchar_that_becomes_text_reaches_every_remote<B: Backend>() {
     );
 }
 
-/// CASES 14: values reach remotes under the new type, and pending ones the centre.
+/// Interleaving 14: values reach remotes under the new type, and pending ones the centre.
 fn an_integer_that_becomes_text_reaches_every_remote<B: Backend>() {
     follows::<B>(
         &either::<B>(

@@ -18,7 +18,7 @@ use crate::device::Device;
 use crate::scenario::{Column, Scenario, Table, audited_shop, shop};
 use crate::world::World;
 
-/// CASES 2, and its everyday form: the centre is as it was some uploads ago.
+/// Interleaving 2, and its everyday form: the centre is as it was some uploads ago.
 fn i1_what_a_restored_centre_forgot_is_given_back_and_everybody_ends_equal<B: Backend>() {
     let mut world = World::<B>::open(shop());
     let (mut ada, mut bob) = (world.synced("ada"), world.synced("bob"));
@@ -93,7 +93,7 @@ fn i1_what_a_restored_centre_forgot_is_given_back_and_everybody_ends_equal<B: Ba
     assert_converged(&world, &[&ada, &bob]);
 }
 
-/// CASES 13.
+/// Interleaving 13.
 fn i1_a_row_that_left_the_scope_is_given_back_and_not_deleted<B: Backend>() {
     let mut world = World::<B>::open(audited_shop::<B>());
     let mut ada = world.synced("ada");
@@ -431,7 +431,7 @@ fn i2_what_a_restored_centre_had_refused_is_refused_again_by_the_next_sync<B: Ba
     }
 }
 
-/// CASES 24.
+/// Interleaving 24.
 fn i2_a_table_that_a_tool_rebuilt_is_compared_and_its_changes_are_pending<B: Backend>() {
     let world = World::<B>::open(shop());
     let (mut ada, mut bob) = (world.synced("ada"), world.synced("bob"));

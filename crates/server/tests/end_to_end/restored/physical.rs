@@ -24,7 +24,7 @@ fn spend(world: &World<Postgres>, count: u64) {
     )]);
 }
 
-/// CASES 2: the same system identifier, the same timeline, the same ids once more.
+/// Interleaving 2: the same system identifier, the same timeline, the same ids once more.
 #[test]
 fn i1_i3_a_volume_that_is_put_back_loses_and_skips_nothing() {
     let mut cluster = Cluster::start().expect("PostgreSQL starts");
