@@ -125,8 +125,7 @@ without_files() {
     echo "The client without files depends on SQLite" >&2
     return 1
   fi
-  cargo clippy --locked -p tidewater-client --no-default-features --lib -- -D warnings
-  cargo build --locked -p tidewater-client --no-default-features --example listener
+  cargo clippy --locked -p tidewater-client --no-default-features --lib --example listener -- -D warnings
 }
 part "Client without files" without_files
 
