@@ -381,6 +381,9 @@ pub struct UploadRecords {
     pub conflicts: Vec<UploadConflict>,
     /// Changes that were refused.
     pub refused: Vec<UploadRefusal>,
+    /// Values of columns that are not published any more. They are listed with the refused rows,
+    /// but the rows that they were in are taken, or not, like any other.
+    pub dropped_values: Vec<UploadRefusal>,
 }
 
 /// A change that met one of somebody else's.
@@ -431,6 +434,8 @@ impl UploadRecords {
         upload: &SyncUpload,
     ) -> Result<()> {
         store_all(&self.conflicts, upload, connection).await?;
+        // Of a row that is refused, too, operators read the record that comes last.
+        store_all(&self.dropped_values, upload, connection).await?;
         store_all(&self.refused, upload, connection).await
     }
 }
