@@ -19,7 +19,7 @@
 //! 7. [`scope_admission`] finds the scope by which the rows are judged.
 //! 8. [`sent_before`] finds the changes that the centre may have already.
 //! 9. [`given_rows`] reads which rows of the centre a script shows to the remote.
-//! 10. [`settled_refusals`] reads which parents were refused in earlier uploads.
+//! 10. [`earlier_refusals`] reads which parents were refused in earlier uploads.
 //! 11. [`apply`](mod@apply) applies one upload ([`upload_run`]) in the order of [`step_order`], and begins
 //!     again when a later step says so.
 //! 12. [`unpublished_rows`] refuses the rows for which the publication has nothing any more.
@@ -34,7 +34,7 @@
 //! 19. [`computed_values`] reads what the centre has made of the rows.
 //! 20. [`outcomes`] collects what became of each row; [`result`] packs that for the remote, and
 //!     [`row_json`] writes it for people.
-//! 21. [`settled_refusals`] closes the refusals that the upload has settled.
+//! 21. [`earlier_refusals`] closes the refusals that the upload has settled.
 //! 22. [`echo_filter`] notes the rows that the download of the same sync leaves out.
 //!
 //! [`operator_choice`] (a version of a conflict) and [`replay`] (a refused row) send what an operator
@@ -48,6 +48,7 @@ mod batching;
 pub mod column_map;
 mod computed_values;
 mod dependent_refusals;
+mod earlier_refusals;
 mod echo_filter;
 mod foreign_keys;
 mod given_rows;
@@ -72,7 +73,6 @@ mod scope_admission;
 mod scripted;
 mod sent_before;
 mod settle;
-mod settled_refusals;
 mod step_order;
 pub mod target_table;
 mod unpublished_rows;

@@ -17,8 +17,8 @@ use super::incoming_rows::{FEW_INSERTS, IncomingTable, RowRef};
 use super::outcomes::Outcomes;
 use super::upload_writer::{ClaimedSequence, UploadWriter};
 use super::{
-    Admission, DOWNLOAD_ONLY, UploadRecords, computed_values, echo_filter, last, note_given_back,
-    row_writers, settled_refusals, store,
+    Admission, DOWNLOAD_ONLY, UploadRecords, computed_values, earlier_refusals, echo_filter, last,
+    note_given_back, row_writers, store,
 };
 use crate::engine::scripts::ScriptEnvironment;
 use crate::engine::upload::column_map::{AnnouncedColumns, ColumnMap};
@@ -162,8 +162,13 @@ impl<'r, R: UploadWriter> UploadRun<'r, R> {
                 &*upload.publication,
                 &*upload.given_up,
             );
-            let refused =
-                settled_refusals::refused_parents(connection, of, schema, foreign_keys, &uploaded);
+            let refused = earlier_refusals::find_open_parents(
+                connection,
+                of,
+                schema,
+                foreign_keys,
+                &uploaded,
+            );
             let refused = refused.await?;
             round
                 .decided
@@ -292,9 +297,15 @@ impl<'r, R: UploadWriter> UploadRun<'r, R> {
         let (schema, admission) = (&self.publication.schema, later.as_ref());
         let admission = admission.unwrap_or(self.admission);
         let connection = self.rows.connection();
-        let open = settled_refusals::settle(connection, self.upload, schema, self.tables, &records)
-            .await?;
-        settled_refusals::name_parents(schema, &open, &mut records);
+        let open = earlier_refusals::close_answered(
+            connection,
+            self.upload,
+            schema,
+            self.tables,
+            &records,
+        )
+        .await?;
+        earlier_refusals::name_parents(schema, &open, &mut records);
         // As people put them in order.
         records.refused.sort_by_key(|it| it.parent.is_some());
         records.store(self.rows.connection(), self.upload).await?;

@@ -13,7 +13,7 @@ use super::operator_change::{
     is_so, refused as refused_with,
 };
 use super::upload_writer::{UploadWriter, try_again};
-use super::{row_json, settled_refusals};
+use super::{earlier_refusals, row_json};
 use crate::engine::connection::{DatabaseConnection as _, system_sql};
 use crate::engine::exact::canonical;
 use crate::engine::refusals;
@@ -270,7 +270,7 @@ impl RefusedChange {
             has_moves: false,
         }];
         let of = (record.remote_id, &*record.publication, &[][..]);
-        let refused = settled_refusals::refused_parents(
+        let refused = earlier_refusals::find_open_parents(
             rows.connection(),
             of,
             schema,
