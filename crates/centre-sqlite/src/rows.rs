@@ -2,7 +2,7 @@
 //! process. What one row does is in [`super::row`]; what is written and in which order is the
 //! engine's affair.
 
-mod orphans;
+mod missing_parents;
 pub(super) mod script;
 mod together;
 mod watch;
@@ -461,7 +461,7 @@ impl<'c> UploadWriter for UploadRows<'c> {
         reference: &ParentReference<'_, PublishedTable>,
         rows: &[RowRef],
     ) -> Result<Vec<RowRef>> {
-        self.find_orphans(table, reference, rows)
+        self.select_rows_without_parent(table, reference, rows)
     }
 
     async fn write_cycle(&mut self, parts: &[CyclePart<'_, '_, PublishedTable>]) -> Result<bool> {

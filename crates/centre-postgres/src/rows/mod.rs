@@ -4,7 +4,7 @@
 mod copy_in;
 mod execute;
 mod fitness;
-mod orphans;
+mod missing_parents;
 mod refusal;
 pub(super) mod script;
 mod sql;
@@ -465,7 +465,8 @@ impl UploadWriter for UploadRows<'_> {
         reference: &ParentReference<'_, PublishedTable>,
         rows: &[RowRef],
     ) -> Result<Vec<RowRef>> {
-        self.find_orphans(table, reference, rows).await
+        self.select_rows_without_parent(table, reference, rows)
+            .await
     }
 
     async fn write_cycle(&mut self, parts: &[CyclePart<'_, '_, PublishedTable>]) -> Result<bool> {

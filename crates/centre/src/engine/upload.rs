@@ -28,7 +28,7 @@
 //!     [`ready_rows`] has those that are ready, [`resolver_output`] writes what a resolver makes
 //!     of a conflict, [`row_writers`] tells it who has written the centre's row.
 //! 15. [`retry`] tries failed rows again; [`key_cycles`] finds those that need each other.
-//! 16. [`orphans`] names the parents that a refused row misses.
+//! 16. [`missing_parent_reason`] words the reason of rows that the database refuses because a parent is missing.
 //! 17. [`dependent_refusals`] decides the rows that cannot take effect because others did not.
 //! 18. [`authorization`] judges rows as they are in the end by the scope of the end.
 //! 19. [`computed_values`] reads what the centre has made of the rows.
@@ -56,9 +56,9 @@ mod handler_decisions;
 pub mod incoming_rows;
 mod key_cascades;
 mod key_cycles;
+pub mod missing_parent_reason;
 mod operator_change;
 mod operator_choice;
-pub mod orphans;
 mod outcomes;
 mod ready_rows;
 pub mod refusal_reason;

@@ -51,14 +51,14 @@ enum LossReason {
     /// It loses with others.
     Loses,
     /// It refers to a row that is not there: to this one, if it was refused.
-    Orphan(Option<RefusedParent>),
+    RefusedWith(Option<RefusedParent>),
 }
 
 /// The rows of which something is decided.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct DependentRefusals {
     /// They refer to refused rows: to these, where that is known.
-    orphans: HashMap<RowKey, Option<RefusedParent>>,
+    refused_with_parent: HashMap<RowKey, Option<RefusedParent>>,
     /// They lose with their parents.
     lost: RowKeys,
     /// They would be out of scope.
@@ -106,7 +106,7 @@ struct MissingParents {
 #[derive(Default)]
 struct DependentRows {
     /// They are refused: with these.
-    orphans: HashMap<RowKey, Option<RefusedParent>>,
+    refused_with_parent: HashMap<RowKey, Option<RefusedParent>>,
     /// They lose.
     lost: RowKeys,
 }
@@ -221,7 +221,11 @@ impl DependentRefusals {
         if let Some(refused @ RowDecision::Refused(_)) = fate {
             return Some(refused.clone());
         }
-        if let Some(parent) = self.orphans.get(&row).filter(|_| op != Op::Delete) {
+        if let Some(parent) = self
+            .refused_with_parent
+            .get(&row)
+            .filter(|_| op != Op::Delete)
+        {
             let reason = match parent {
                 None => REASON.to_owned(),
                 Some(it) => format!("{REASON}: {} {}", schema.tables[it.table].name, it.key),
@@ -242,11 +246,11 @@ impl DependentRefusals {
         table: usize,
         key: &[Datum<'_>],
     ) -> Option<(String, String)> {
-        if self.orphans.is_empty() {
+        if self.refused_with_parent.is_empty() {
             return None;
         }
         let row = (table, pack_key(&schema.tables[table], key));
-        let parent = self.orphans.get(&row)?.as_ref()?;
+        let parent = self.refused_with_parent.get(&row)?.as_ref()?;
         Some((schema.tables[parent.table].name.clone(), parent.key.clone()))
     }
 
@@ -335,18 +339,23 @@ impl DependentRefusals {
             refused,
             ..MissingParents::default()
         };
-        let DependentRows { orphans, lost } =
-            missing.spread(schema, foreign_keys, uploaded, false)?;
+        let DependentRows {
+            refused_with_parent,
+            lost,
+        } = missing.spread(schema, foreign_keys, uploaded, false)?;
         self.tables
-            .extend(orphans.keys().chain(&lost).map(|row| row.0));
-        self.orphans.extend(orphans);
+            .extend(refused_with_parent.keys().chain(&lost).map(|row| row.0));
+        self.refused_with_parent.extend(refused_with_parent);
         self.lost.extend(lost);
         Ok(())
     }
 
     /// Adds rows; whether some of them took effect.
     fn add(&mut self, dependents: DependentRows, builder: &ResultBuilder<'_>) -> bool {
-        let DependentRows { orphans, lost } = dependents;
+        let DependentRows {
+            refused_with_parent,
+            lost,
+        } = dependents;
         let is_vain = |row: &RowKey| builder.is_lost(row) || builder.is_refused(row, Op::Update);
         let mut anew = false;
         for row in lost {
@@ -354,13 +363,14 @@ impl DependentRefusals {
             let is_vain = is_vain(&row);
             anew |= self.lost.insert(row) && !is_vain;
         }
-        for (row, parent) in orphans {
+        for (row, parent) in refused_with_parent {
             self.tables.insert(row.0);
             // Why the database has refused it is said again, by the parent. One that lost goes with
             // its parent all the same: what it lost against belongs to another family.
-            let is_said = builder.is_refused(&row, Op::Update) && !builder.is_orphan(&row);
-            if let Entry::Vacant(orphan) = self.orphans.entry(row) {
-                orphan.insert(parent);
+            let is_said =
+                builder.is_refused(&row, Op::Update) && !builder.is_refused_by_foreign_key(&row);
+            if let Entry::Vacant(undecided) = self.refused_with_parent.entry(row) {
+                undecided.insert(parent);
                 anew |= !is_said;
             }
         }
@@ -396,8 +406,8 @@ impl MissingParents {
                     self.add(foreign_keys, it, row, op, fate == LossReason::Loses);
                     match fate {
                         LossReason::Loses => drop(dependents.lost.insert(key)),
-                        LossReason::Orphan(parent) => {
-                            dependents.orphans.entry(key).or_insert(parent);
+                        LossReason::RefusedWith(parent) => {
+                            dependents.refused_with_parent.entry(key).or_insert(parent);
                         }
                     }
                 })?;
@@ -443,12 +453,12 @@ impl MissingParents {
             let place = (number, new);
             let parent = self.refused.get(&place);
             if parent.is_some() || gives_up {
-                return Some(LossReason::Orphan(parent.cloned()));
+                return Some(LossReason::RefusedWith(parent.cloned()));
             }
             if self.lost.contains(&place) {
                 fate = Some(match op == Op::Update && foreign_key.on_update.acts() {
                     true => LossReason::Loses,
-                    false => LossReason::Orphan(None),
+                    false => LossReason::RefusedWith(None),
                 });
             }
         }
