@@ -66,6 +66,7 @@ mod replay;
 mod resolver_output;
 mod result;
 mod retry;
+mod row_decisions;
 pub(crate) mod row_json;
 mod row_keys;
 mod row_writers;

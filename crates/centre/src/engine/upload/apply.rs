@@ -22,10 +22,10 @@ use super::{
 };
 use crate::engine::scripts::ScriptEnvironment;
 use crate::engine::upload::column_map::{AnnouncedColumns, ColumnMap};
-use crate::engine::upload::dependent_refusals::DependentRefusals;
 use crate::engine::upload::handler_decisions::JudgedUpload;
 use crate::engine::upload::key_cascades::KeyCascades;
 use crate::engine::upload::refusal_reason::FailedRow;
+use crate::engine::upload::row_decisions::RowDecisions;
 use crate::engine::upload::scope_admission::{admission, judgeable};
 use crate::engine::upload::sent_before::SentBefore;
 use crate::engine::upload::step_order::ApplyStep;
@@ -124,7 +124,7 @@ struct ApplyRound {
     /// With all constraints checked at once.
     immediate: bool,
     /// What is decided of some of them.
-    decided: DependentRefusals,
+    decided: RowDecisions,
 }
 
 /// What applying all rows came to.
@@ -136,7 +136,7 @@ enum ApplyOutcome {
     /// They have to be undone: a constraint is violated.
     Violated,
     /// The same: rows were taken that should not have been; these.
-    Decided(DependentRefusals),
+    Decided(RowDecisions),
 }
 
 impl<'r, R: UploadWriter> UploadRun<'r, R> {
@@ -145,8 +145,9 @@ impl<'r, R: UploadWriter> UploadRun<'r, R> {
         &mut self,
     ) -> Result<std::result::Result<UploadResult, Vec<ContendedChange>>> {
         let mut round = ApplyRound::default();
-        round.decided.foreign(self.foreign().await?);
-        round.decided.judged(self.decisions.clone());
+        let out_of_scope = self.find_out_of_scope_before().await?;
+        round.decided.refuse_out_of_scope_before(out_of_scope);
+        round.decided.follow_handlers(self.decisions.clone());
         let foreign_keys = &self.key_cascades.foreign_keys;
         let uploaded: Vec<_> = self.tables.iter().map(IncomingTable::uploaded).collect();
         let schema = &self.publication.schema;
@@ -198,7 +199,7 @@ impl<'r, R: UploadWriter> UploadRun<'r, R> {
         let mut progress = UploadProgress {
             outcomes: Outcomes::new(schema, shapes, &round.decided),
             refusals: Vec::new(),
-            is_outside: false,
+            may_be_out_of_scope: false,
             contended: Vec::new(),
             overtaken: Vec::new(),
             before_handing_over: None,
@@ -245,12 +246,12 @@ impl<'r, R: UploadWriter> UploadRun<'r, R> {
         let uploaded: Vec<_> = self.tables.iter().map(IncomingTable::uploaded).collect();
         let mut decided = round.decided.clone();
         let builder = progress.outcomes.builder();
-        if decided.find(schema, &self.key_cascades.foreign_keys, &uploaded, builder)? {
+        if decided.refuse_dependents(schema, &self.key_cascades.foreign_keys, &uploaded, builder)? {
             return Ok(ApplyOutcome::Decided(decided));
         }
-        let (later, outside) = self.outside(&progress).await?;
-        if !outside.is_empty() {
-            decided.refuse_outside(outside);
+        let (later, out_of_scope) = self.find_out_of_scope_after(&progress).await?;
+        if !out_of_scope.is_empty() {
+            decided.refuse_out_of_scope_after(out_of_scope);
             return Ok(ApplyOutcome::Decided(decided));
         }
         let admission = later.as_ref().unwrap_or(self.admission);

@@ -6,12 +6,12 @@ use serde_json::{Map, Value as Json};
 use tidewater_protocol::{Code, Op, Table, pack};
 
 use super::column_map::{AnnouncedColumns, ColumnMap};
-use super::dependent_refusals::DependentRefusals;
 use super::foreign_keys::PublishedForeignKey;
 use super::operator_change::{
     self, CentralRowRead, OperatorChange, OperatorOutcome, RowSender, ServedTablePlace, Values,
     is_so, refused as refused_with,
 };
+use super::row_decisions::RowDecisions;
 use super::upload_writer::{UploadWriter, try_again};
 use super::{earlier_refusals, row_json};
 use crate::engine::connection::{DatabaseConnection as _, system_sql};
@@ -278,7 +278,7 @@ impl RefusedChange {
             &uploaded,
         )
         .await?;
-        let mut decided = DependentRefusals::default();
+        let mut decided = RowDecisions::default();
         decided.refuse_children(schema, &foreign_keys, &uploaded, refused)?;
         let op = match self.old {
             None => Op::Insert,

@@ -179,7 +179,7 @@ impl<'r, R: UploadWriter> UploadRun<'r, R> {
         let hands_over = self.hands_over(table, op);
         let UploadProgress {
             outcomes,
-            is_outside,
+            may_be_out_of_scope,
             ..
         } = &mut *progress;
         // Reused from row to row.
@@ -203,9 +203,9 @@ impl<'r, R: UploadWriter> UploadRun<'r, R> {
             let judged = uploaded.new.filter(|_| refusal.is_none() && !hands_over);
             if let Some(barrier) = judged.and_then(|new| membership.barrier_to_new(new)) {
                 // It may come into scope by the upload itself.
-                *is_outside |= !is_handled;
-                let gives_up = is_handled || outcomes.gives_up_outside();
-                refusal = gives_up.then(|| RefusalReason::barred(barrier));
+                *may_be_out_of_scope |= !is_handled;
+                let refuses_at_once = is_handled || outcomes.refuses_at_once();
+                refusal = refuses_at_once.then(|| RefusalReason::barred(barrier));
             }
             if let Some(refusal) = refusal {
                 outcomes.refused(table, uploaded, &refusal);

@@ -72,7 +72,7 @@ pub(super) struct UploadProgress<'p> {
     pub(super) outcomes: Outcomes<'p>,
     pub(super) refusals: Vec<TableRefusals>,
     /// Whether rows were written that may be out of scope.
-    pub(super) is_outside: bool,
+    pub(super) may_be_out_of_scope: bool,
     /// Rows of which handlers have to decide.
     pub(super) contended: Vec<ContendedChange>,
     /// Rows of the step at hand that somebody has changed while they were resolved.
