@@ -30,7 +30,7 @@ use crate::engine::upload::scope_admission::{admission, judgeable};
 use crate::engine::upload::sent_before::SentBefore;
 use crate::engine::upload::step_order::ApplyStep;
 use crate::engine::upload::upload_run::{
-    Earlier, TableRefusals, UploadProgress, UploadRun, WritePurpose,
+    EarlierFailures, TableFailures, UploadProgress, UploadRun, WritePurpose,
 };
 use crate::error::CentreError;
 use crate::publication::OnReject;
@@ -198,7 +198,7 @@ impl<'r, R: UploadWriter> UploadRun<'r, R> {
         let (schema, shapes) = (&*self.publication.schema, &*self.publication.shapes);
         let mut progress = UploadProgress {
             outcomes: Outcomes::new(schema, shapes, &round.decided),
-            refusals: Vec::new(),
+            failures: Vec::new(),
             may_be_out_of_scope: false,
             contended: Vec::new(),
             overtaken: Vec::new(),
@@ -236,8 +236,8 @@ impl<'r, R: UploadWriter> UploadRun<'r, R> {
         if !progress.contended.is_empty() {
             return Ok(ApplyOutcome::Contended(progress.contended));
         }
-        for refusals in std::mem::take(&mut progress.refusals) {
-            self.give_up(refusals, &mut progress).await?;
+        for failures in std::mem::take(&mut progress.failures) {
+            self.refuse_failed(failures, &mut progress).await?;
         }
         self.after_rows(&progress).await?;
         if self.rows.is_violated(round.immediate).await? {
@@ -320,18 +320,18 @@ impl<'r, R: UploadWriter> UploadRun<'r, R> {
 
     /// What rows failed for at last is why they are refused; deletes that would have taken others
     /// along lose.
-    async fn give_up(
+    async fn refuse_failed(
         &mut self,
-        refusals: TableRefusals,
+        failures: TableFailures,
         progress: &mut UploadProgress<'_>,
     ) -> Result<()> {
-        let table = &self.tables[refusals.table];
+        let table = &self.tables[failures.table];
         let (with_children, mut others): (Vec<FailedRow>, Vec<FailedRow>) =
-            refusals.failed.into_iter().partition(|it| it.has_children);
+            failures.failed.into_iter().partition(|it| it.has_children);
         let with_children: Vec<RowRef> = with_children.iter().map(|it| it.at).collect();
-        self.lose(table, refusals.op, &with_children, progress)
+        self.lose(table, failures.op, &with_children, progress)
             .await?;
-        self.name_missing(table, refusals.op, &mut others).await?;
+        self.name_missing(table, failures.op, &mut others).await?;
         self.handle_errors(table, &others).await?;
         progress.outcomes.refuse(table, &others)
     }
@@ -363,11 +363,11 @@ impl<'r, R: UploadWriter> UploadRun<'r, R> {
             let (code, reason) = (Code::RowDownloadOnly, DOWNLOAD_ONLY);
             return progress.outcomes.refuse_all(table, &refs, code, reason);
         }
-        let earlier = Earlier::new();
+        let earlier = EarlierFailures::new();
         let failed = self.write(table, op, &refs, &earlier, progress).await?;
         self.count_warnings(table.index);
         if !failed.is_empty() {
-            progress.refusals.push(TableRefusals {
+            progress.failures.push(TableFailures {
                 table: place,
                 op,
                 failed,

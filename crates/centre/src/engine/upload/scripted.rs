@@ -315,7 +315,7 @@ impl<'r, R: UploadWriter> UploadRun<'r, R> {
         !finds_conflicts && scripts.is_some_and(|it| it.forces_conflicts(table))
     }
 
-    /// Has scripts write rows of one operation; gives back those that the database refused.
+    /// Has scripts write rows of one operation; gives back those that failed.
     pub(super) async fn write_by_script(
         &mut self,
         table: &IncomingTable<'_, R::Table>,

@@ -17,7 +17,7 @@ use crate::engine::upload::ready_rows::{ReadyRows, find_changed, obstacle};
 use crate::engine::upload::refusal_reason::{FailedRow, RefusalReason, RowDecision};
 use crate::engine::upload::row_keys::pack_key;
 use crate::engine::upload::target_table::{OnDelete, TargetTable};
-use crate::engine::upload::upload_run::{Earlier, UploadProgress, UploadRun, WritePurpose};
+use crate::engine::upload::upload_run::{EarlierFailures, UploadProgress, UploadRun, WritePurpose};
 use crate::error::CentreError;
 use crate::records::ConflictOutcome;
 
@@ -67,14 +67,14 @@ fn decide(op: Op, met: &MetRow, barrier: Option<Barrier>) -> MeetingVerdict {
 }
 
 impl<'r, R: UploadWriter> UploadRun<'r, R> {
-    /// Writes rows of one operation; gives back those that the database refused, and deletes that
+    /// Writes rows of one operation; gives back those that failed, and deletes that
     /// would do something to children.
     pub(super) async fn write(
         &mut self,
         table: &IncomingTable<'_, R::Table>,
         op: Op,
         refs: &[RowRef],
-        earlier: &Earlier,
+        earlier: &EarlierFailures,
         progress: &mut UploadProgress<'_>,
     ) -> Result<Vec<FailedRow>> {
         if self.is_scripted(table.index, op) {
@@ -235,7 +235,7 @@ impl<'r, R: UploadWriter> UploadRun<'r, R> {
         table: &IncomingTable<'_, R::Table>,
         op: Op,
         rows: &[RowRef],
-        earlier: &Earlier,
+        earlier: &EarlierFailures,
         progress: &mut UploadProgress<'_>,
         failed: &mut Vec<FailedRow>,
     ) -> Result<()> {
@@ -473,7 +473,7 @@ impl<'r, R: UploadWriter> UploadRun<'r, R> {
         table: &IncomingTable<'_, R::Table>,
         op: Op,
         mut gone: Vec<RowRef>,
-        earlier: &Earlier,
+        earlier: &EarlierFailures,
         progress: &mut UploadProgress<'_>,
         failed: &mut Vec<FailedRow>,
     ) -> Result<()> {
