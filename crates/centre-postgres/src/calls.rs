@@ -81,7 +81,7 @@ impl<'c> PostgresCalls<'c> {
         let Some(set) = self.connection.set(read_only, Some(timeout)) else {
             return Ok(());
         };
-        self.interruption.settled().await;
+        self.interruption.drain().await;
         let set = self.connection.client().batch_execute(&set).await;
         if set.is_err() {
             self.connection.forget_settings();
@@ -218,7 +218,7 @@ impl CallRunner for PostgresCalls<'_> {
 
     async fn undo(&mut self) -> Result<(), CentreError> {
         // The call is over: what was to end it does not hit this.
-        self.interruption.settled().await;
+        self.interruption.drain().await;
         let undone = self.connection.client().batch_execute("ROLLBACK").await;
         undone.map_err(refused("undoing a call"))
     }

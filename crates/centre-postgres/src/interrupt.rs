@@ -82,7 +82,7 @@ impl Interruption {
     }
 
     /// Nothing runs any more; returns when nothing that is begun now can be hit.
-    pub(super) async fn settled(&self) {
+    pub(super) async fn drain(&self) {
         self.state().queue.clear();
         self.all_taken().await;
     }

@@ -75,12 +75,12 @@ pub(super) async fn find(
         .query(SOURCES, &[&schemas, &names])
         .await;
     let rows = rows.map_err(refused("looking for triggers"))?;
-    rows.iter().for_each(|row| settle(row, &mut sources));
+    rows.iter().for_each(|row| plan_table(row, &mut sources));
     Ok(sources)
 }
 
 /// What has to be done about a table.
-fn settle(row: &Row, sources: &mut ScopeSources) {
+fn plan_table(row: &Row, sources: &mut ScopeSources) {
     let (table, title): (String, String) = (row.get(0), row.get(1));
     let (is_read, can_be_watched, may): (bool, bool, bool) = (row.get(2), row.get(3), row.get(4));
     let (is_watched, fires): (bool, bool) = (row.get(5), row.get(6));

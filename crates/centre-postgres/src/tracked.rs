@@ -231,11 +231,11 @@ pub(super) async fn check(shared: &PostgresShared, now_ms: i64) -> Result<(), Ce
         return Ok(());
     }
     connection.enter().await?;
-    let settled = settle(&mut connection, shared, now_ms).await;
-    connection.leave(settled).await
+    let repaired = repair(&mut connection, shared, now_ms).await;
+    connection.leave(repaired).await
 }
 
-async fn settle(
+async fn repair(
     connection: &mut PostgresConnection,
     shared: &PostgresShared,
     now_ms: i64,
@@ -250,7 +250,7 @@ async fn settle(
                 publication,
                 spec,
             };
-            found.settle(connection, &catalog, now_ms).await?;
+            found.repair(connection, &catalog, now_ms).await?;
         }
     }
     connection.commit().await
@@ -264,7 +264,7 @@ struct ServedLog {
 }
 
 impl ServedLog {
-    async fn settle(
+    async fn repair(
         &self,
         connection: &mut PostgresConnection,
         catalog: &PostgresCatalog,

@@ -569,7 +569,8 @@ impl RegisteredLog {
             mends.push(DeploymentStep::sql(description, lock, sql));
         }
         let registered = self.members.as_deref();
-        if let Some(change) = registered.and_then(|it| members::settle(spec, id, it, catalog)) {
+        if let Some(change) = registered.and_then(|it| members::plan_members(spec, id, it, catalog))
+        {
             let lock = PostgresCentre::lock(StepLock::Writers, "the partitions");
             mends.push(DeploymentStep::sql(change.description, lock, change.sql).unneeded());
         }

@@ -24,7 +24,7 @@
 //!     again when a later step says so.
 //! 12. [`unpublished_rows`] refuses the rows for which the publication has nothing any more.
 //! 13. [`scripted`] runs the upload scripts of a table in place of the next two steps.
-//! 14. [`settle`](mod@settle) writes the rows of one operation and decides conflicts;
+//! 14. [`write_rows`] writes the rows of one operation and decides conflicts;
 //!     [`ready_rows`] has those that are ready, [`resolver_output`] writes what a resolver makes
 //!     of a conflict, [`row_writers`] tells it who has written the centre's row.
 //! 15. [`retry`] tries failed rows again; [`key_cycles`] finds those that need each other.
@@ -73,17 +73,17 @@ mod row_writers;
 mod scope_admission;
 mod scripted;
 mod sent_before;
-mod settle;
 mod step_order;
 pub mod target_table;
 mod unpublished_rows;
 mod upload_list;
 mod upload_run;
 pub mod upload_writer;
+mod write_rows;
 
 pub use crate::engine::upload::upload_list::apply;
-pub use operator_choice::settle;
-pub use replay::settle as settle_refused;
+pub use operator_choice::settle_conflict;
+pub use replay::settle_refused;
 
 use std::collections::HashMap;
 use std::sync::Arc;

@@ -118,7 +118,9 @@ pub(super) async fn close_answered<T: TargetTable>(
     }
     for some in closed.chunks(AT_ONCE) {
         let what = "closing what was refused before";
-        connection.flight(what, &refusals::settle(some)).await?;
+        connection
+            .flight(what, &refusals::move_to_settled(some))
+            .await?;
     }
     Ok(open)
 }

@@ -174,24 +174,24 @@ impl<'p> Outcomes<'p> {
         self.resolved.contains_key(row)
     }
 
-    /// A change took effect together with that of another side; `settled` if that was a conflict.
+    /// A change took effect together with that of another side; `record` if that was a conflict.
     pub(crate) fn resolved<T>(
         &mut self,
         incoming: &IncomingTable<'_, T>,
         uploaded: &UploadedImages<'_, '_>,
-        settled: Option<ResolutionRecord<'_, '_>>,
+        record: Option<ResolutionRecord<'_, '_>>,
     ) {
         let table = &self.schema.tables[incoming.index];
         let key = (incoming.index, pack_key(table, uploaded.key));
-        let outcome = settled.as_ref().map(|it| it.outcome);
+        let outcome = record.as_ref().map(|it| it.outcome);
         self.resolved
             .insert(key, outcome == Some(ConflictOutcome::Merged));
-        if let Some(settled) = settled {
+        if let Some(record) = record {
             let ResolutionRecord {
                 outcome,
                 replaced,
                 row,
-            } = settled;
+            } = record;
             self.record(incoming, uploaded, row, (outcome, replaced));
         }
     }

@@ -27,7 +27,10 @@ use crate::settling::{AddedSum, RefusedChoice, RefusedRowAction, SettleOutcome};
 type Result<T> = std::result::Result<T, CentreError>;
 
 /// Settles a refused row; see [`crate::Worker::settle_refused`].
-pub async fn settle(rows: &mut impl UploadWriter, choice: &RefusedChoice) -> Result<SettleOutcome> {
+pub async fn settle_refused(
+    rows: &mut impl UploadWriter,
+    choice: &RefusedChoice,
+) -> Result<SettleOutcome> {
     let mut attempts = 0;
     loop {
         match try_settle(rows, choice).await {
@@ -422,7 +425,7 @@ async fn note(
         row,
         reason: reason.filter(|it| !it.is_empty()),
     };
-    let [keep, forget] = refusals::settle(&[(attempts.collect::<Result<_>>()?, end)]);
+    let [keep, forget] = refusals::move_to_settled(&[(attempts.collect::<Result<_>>()?, end)]);
     connection.run_one(what, keep).await?;
     rows.store_result(forget).await
 }

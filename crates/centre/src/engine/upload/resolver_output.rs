@@ -572,12 +572,12 @@ impl<T> ReplacementRows<'_, '_, T> {
             let replaced = taken.replaced.as_ref().map(|it| unpack(it, types));
             let row = rows[at].as_ref().map(|it| unpack(it, types));
             let (replaced, row) = (replaced.transpose()?, row.transpose()?);
-            let settled = taken.outcome.map(|outcome| ResolutionRecord {
+            let record = taken.outcome.map(|outcome| ResolutionRecord {
                 outcome,
                 replaced: replaced.as_deref(),
                 row: row.as_deref(),
             });
-            progress.outcomes.resolved(table, uploaded, settled);
+            progress.outcomes.resolved(table, uploaded, record);
             Ok(())
         })
     }

@@ -821,12 +821,12 @@ impl<'r, R: UploadWriter> UploadRun<'r, R> {
                 return Ok(());
             };
             let central = met.central.values(types)?;
-            let settled = ResolutionRecord {
+            let record = ResolutionRecord {
                 outcome: ConflictOutcome::Merged,
                 replaced: None,
                 row: Some(&central),
             };
-            outcomes.resolved(table, uploaded, Some(settled));
+            outcomes.resolved(table, uploaded, Some(record));
             Ok(())
         })?;
         outcomes.applied(Op::Update, (left.len() - gone.len()) as u64);

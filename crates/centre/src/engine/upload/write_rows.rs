@@ -1,5 +1,8 @@
-//! Writing rows of one operation of one table, and deciding what becomes of those that meet
-//! something else than they expect: the one place where conflicts are decided.
+//! Writes the rows of one operation of one table, and decides what becomes of those that meet
+//! something else than they expect.
+//!
+//! Not here: what scripts write ([`super::scripted`]), what a resolver makes of both sides
+//! ([`super::resolver_output`]), and what handlers decide of a conflict before it is written.
 
 use std::collections::HashSet;
 
@@ -229,7 +232,7 @@ impl<'r, R: UploadWriter> UploadRun<'r, R> {
         Ok(sorted)
     }
 
-    /// Reads the rows of the centre that uploaded ones met, and settles who wins.
+    /// Reads the rows of the centre that uploaded ones met, and decides who wins.
     async fn meet(
         &mut self,
         table: &IncomingTable<'_, R::Table>,
@@ -344,7 +347,7 @@ impl<'r, R: UploadWriter> UploadRun<'r, R> {
         if op == Op::Update && !gone.is_empty() && !table.moves.is_empty() {
             gone = self.meet_moved(table, gone, progress, failed).await?;
         }
-        self.settle_gone(table, op, gone, earlier, progress, failed)
+        self.decide_gone(table, op, gone, earlier, progress, failed)
             .await
     }
 
@@ -467,8 +470,8 @@ impl<'r, R: UploadWriter> UploadRun<'r, R> {
         Ok(())
     }
 
-    /// Settles rows whose key the centre does not have.
-    async fn settle_gone(
+    /// Decides what becomes of rows whose key the centre does not have.
+    async fn decide_gone(
         &mut self,
         table: &IncomingTable<'_, R::Table>,
         op: Op,
@@ -504,7 +507,7 @@ impl<'r, R: UploadWriter> UploadRun<'r, R> {
                     }
                     None => true,
                 });
-                self.settle_deleted(table, &gone, progress, failed).await
+                self.decide_deleted(table, &gone, progress, failed).await
             }
         }
     }
@@ -522,8 +525,8 @@ impl<'r, R: UploadWriter> UploadRun<'r, R> {
         ResolverOutput::new(self.publication, table.index, self.upload, how).with_rank(rank)
     }
 
-    /// Settles updates of rows that somebody has deleted.
-    async fn settle_deleted(
+    /// Decides what becomes of updates of rows that somebody has deleted.
+    async fn decide_deleted(
         &mut self,
         table: &IncomingTable<'_, R::Table>,
         gone: &[RowRef],
