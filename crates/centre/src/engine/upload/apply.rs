@@ -1,12 +1,15 @@
-//! Uploads: a list of them in one transaction, each undone alone if it has to be.
+//! Applies one upload, in rounds.
 //!
-//! Owns the order of things. Deletes go first, children before parents, because they free keys and
-//! unique values; but not those that would do something to children by foreign keys that act: the
-//! same upload may move these elsewhere, so they are tried again. Then, parents before children, rows that get another key,
-//! inserts and updates. What failed so far is the affair of [`super::retry`].
-//! If a constraint is violated at the end, or if rows were taken that should not have been
-//! ([`super::dependent_refusals`]), all is undone and done again: with constraints checked at once, or without
-//! these rows.
+//! A round writes the rows in the order of [`super::step_order`], tries again what has failed
+//! ([`super::retry`]), refuses what has failed for the last time, and keeps the result. If a
+//! constraint is violated at the end, or if rows were taken that should not have been
+//! ([`super::row_decisions`]), the round is undone, and the next one applies the upload anew: with
+//! constraints checked at once, or without these rows.
+//!
+//! Deletes go first, children before parents, because they free keys and unique values; but not those
+//! that would do something to children by foreign keys that act: the same upload may move these
+//! elsewhere, so they are tried again. Then, parents before children, rows that get another key,
+//! inserts and updates.
 
 use std::collections::HashMap;
 
@@ -40,7 +43,7 @@ use crate::verdict::ContendedChange;
 type Result<T> = std::result::Result<T, CentreError>;
 
 /// Applies one upload of a list; `is_alone` if it is the only one.
-pub(super) async fn one<R: UploadWriter>(
+pub(super) async fn apply_one<R: UploadWriter>(
     rows: &mut R,
     upload: &SyncUpload,
     is_alone: bool,
@@ -107,14 +110,14 @@ pub(super) async fn one<R: UploadWriter>(
         scripting,
     };
     run.handed_over = run.find_handed_over()?;
-    let result = match run.all().await? {
+    let result = match run.apply_in_rounds().await? {
         Ok(result) => result,
         Err(contended) => {
             rows.undo().await?;
             return Ok(UploadOutcome::Contended { rows: contended });
         }
     };
-    let own = run.own(&result, is_alone)?;
+    let own = run.own_upload(&result, is_alone)?;
     Ok(UploadOutcome::Applied { result, own })
 }
 
@@ -140,8 +143,8 @@ enum ApplyOutcome {
 }
 
 impl<'r, R: UploadWriter> UploadRun<'r, R> {
-    /// Applies all rows, and keeps the result.
-    pub(super) async fn all(
+    /// Applies all rows, in as many rounds as it takes, and keeps the result.
+    pub(super) async fn apply_in_rounds(
         &mut self,
     ) -> Result<std::result::Result<UploadResult, Vec<ContendedChange>>> {
         let mut round = ApplyRound::default();
@@ -177,7 +180,7 @@ impl<'r, R: UploadWriter> UploadRun<'r, R> {
         }
         loop {
             self.rows.begin_rows(round.immediate).await?;
-            match self.fill(&round).await? {
+            match self.apply_round(&round).await? {
                 ApplyOutcome::All(result) => return Ok(Ok(result)),
                 ApplyOutcome::Contended(rows) => return Ok(Err(rows)),
                 // Some row violates a constraint. With all of them checked at once, it is found
@@ -194,7 +197,8 @@ impl<'r, R: UploadWriter> UploadRun<'r, R> {
         }
     }
 
-    async fn fill(&mut self, round: &ApplyRound) -> Result<ApplyOutcome> {
+    /// Applies all rows once, by what the rounds before have decided.
+    async fn apply_round(&mut self, round: &ApplyRound) -> Result<ApplyOutcome> {
         let (schema, shapes) = (&*self.publication.schema, &*self.publication.shapes);
         let mut progress = UploadProgress {
             outcomes: Outcomes::new(schema, shapes, &round.decided),
@@ -398,7 +402,7 @@ impl<'r, R: UploadWriter> UploadRun<'r, R> {
     }
 
     /// What the download of the same sync has to know.
-    fn own(&mut self, result: &UploadResult, is_alone: bool) -> Result<OwnUpload> {
+    fn own_upload(&mut self, result: &UploadResult, is_alone: bool) -> Result<OwnUpload> {
         if result.inserts + result.updates + result.deletes == 0 {
             return Ok(OwnUpload::default());
         }

@@ -1,5 +1,14 @@
-//! Whether rows of an upload are what their remote may write: as they were before by the scope from
-//! before, as they are to be by the scope at the end.
+//! Judges by the scope what shows only in the centre: whose the rows are that follow others, before
+//! the upload and at its end, and which rows may not be written by the scope at its end.
+//!
+//! What a row says itself is judged where it is written, by the scope before the upload:
+//! - what it is to be, by `UploadRun::sort` ([`super::write_rows`]), which lets it in for the time
+//!   being, because the upload itself may bring the row into scope;
+//! - the row that the centre has under its key, by `UploadRun::meet` there; of rows that scripts
+//!   write, by `UploadRun::judge_central` ([`super::scripted`]).
+//!
+//! A row that is found to be out of scope here has been taken already. [`super::row_decisions`] keeps
+//! it, and refuses it in the next round.
 //!
 //! A row that is handed over (`hand_over = true`) may become somebody else's. So such updates come
 //! after everything else of their upload, and what that did to rows below them is judged by whose
