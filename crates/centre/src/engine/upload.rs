@@ -69,6 +69,7 @@ mod retry;
 mod row_decisions;
 pub(crate) mod row_json;
 mod row_keys;
+mod row_meeting;
 mod row_writers;
 mod scope_admission;
 mod scripted;

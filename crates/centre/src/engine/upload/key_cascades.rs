@@ -6,7 +6,7 @@
 
 use std::collections::HashMap;
 
-use tidewater_protocol::{Datum, ForeignKeyAction, Op, PublicationSchema};
+use tidewater_protocol::{Datum, ForeignKeyAction, Op, PublicationSchema, Table};
 
 use crate::engine::upload::foreign_keys::PublishedForeignKey;
 use crate::engine::upload::row_keys::{RowKeys, UploadedTable, pack_key};
@@ -92,8 +92,8 @@ impl KeyCascades {
     }
 
     /// Whether a row of the upload leaves this key for another one.
-    pub(crate) fn leaves_key(&self, row: &(usize, Vec<u8>)) -> bool {
-        self.left_keys.contains(row)
+    pub(crate) fn leaves_key(&self, index: usize, table: &Table, key: &[Datum<'_>]) -> bool {
+        !self.left_keys.is_empty() && self.left_keys.contains(&(index, pack_key(table, key)))
     }
 
     /// What a row of the centre was before the upload's own parents changed it, if they did. `old`
