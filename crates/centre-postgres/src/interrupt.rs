@@ -14,7 +14,7 @@ use tokio::runtime::Handle;
 use tokio::sync::{Mutex as AsyncMutex, Notify};
 
 use super::connection::{DatabaseAddress, PostgresConnection};
-use crate::driver_error::refused;
+use crate::driver_error::statement_failed;
 use tidewater_centre::error::CentreError;
 use tidewater_centre::{CallInterrupt, Cancel};
 
@@ -168,7 +168,8 @@ impl Canceller {
         let cancel = "SELECT pg_catalog.pg_cancel_backend($1)";
         let cancel = connection.prepare(cancel, &[]).await?;
         let sent = connection.client().query_one(&cancel, &[&backend]).await;
-        sent.map(drop).map_err(refused("interrupting a statement"))
+        sent.map(drop)
+            .map_err(statement_failed("interrupting a statement"))
     }
 }
 

@@ -11,7 +11,7 @@ use super::connection::PostgresConnection;
 use super::quote::literal;
 use super::tracked;
 use super::triggers::LogSpec;
-use crate::driver_error::refused;
+use crate::driver_error::statement_failed;
 use crate::partition_members::Members;
 use tidewater_centre::engine::connection::DatabaseConnection as _;
 use tidewater_centre::error::CentreError;
@@ -120,7 +120,7 @@ async fn try_adopt(
     connection: &mut PostgresConnection,
     logs: &[&LogSpec],
 ) -> Result<(), CentreError> {
-    let error = |error| refused("tracking new partitions")(error);
+    let error = |error| statement_failed("tracking new partitions")(error);
     crate::deploy_lock::begin_alone(connection, LOCK_TIMEOUT_MS).await?;
     let client = connection.client();
     // Under the lock: another server may have done it meanwhile.

@@ -10,7 +10,7 @@ use tokio_postgres::{Row, SimpleQueryMessage};
 
 use super::connection::PostgresConnection;
 use super::quote::ident;
-use crate::driver_error::refused;
+use crate::driver_error::statement_failed;
 use tidewater_centre::engine::deployment_step::{DeploymentStep, ScopeSources};
 use tidewater_centre::engine::scope_query::ScopeQuery;
 use tidewater_centre::error::CentreError;
@@ -74,7 +74,7 @@ pub(super) async fn find(
         .client()
         .query(SOURCES, &[&schemas, &names])
         .await;
-    let rows = rows.map_err(refused("looking for triggers"))?;
+    let rows = rows.map_err(statement_failed("looking for triggers"))?;
     rows.iter().for_each(|row| plan_table(row, &mut sources));
     Ok(sources)
 }
@@ -125,7 +125,7 @@ async fn read_by(
     query: &ScopeQuery,
     read: &mut BTreeSet<(String, String)>,
 ) -> Result<Option<String>, CentreError> {
-    let looking = refused("looking what a partition query reads");
+    let looking = statement_failed("looking what a partition query reads");
     let list = |word: &str| match query.parameters.len() {
         0 => String::new(),
         count => format!("({})", vec![word; count].join(", ")),

@@ -21,7 +21,7 @@ use super::publication::Publication;
 use super::quote::literal;
 use super::triggers::LogSpec;
 use super::{PostgresShared, existing_triggers};
-use crate::driver_error::refused;
+use crate::driver_error::statement_failed;
 use tidewater_centre::engine::connection::DatabaseConnection as _;
 use tidewater_centre::engine::records::insert_incident;
 use tidewater_centre::error::CentreError;
@@ -356,5 +356,5 @@ impl ServedLog {
 }
 
 fn error(error: tokio_postgres::Error) -> CentreError {
-    refused("looking whether changes are tracked")(error)
+    statement_failed("looking whether changes are tracked")(error)
 }

@@ -165,7 +165,7 @@ fn failure(what: &'static str) -> impl Fn(rusqlite::Error) -> CentreError + Copy
                 message: format!("{what}: {message}"),
             };
         }
-        CentreError::Refused {
+        CentreError::StatementFailed {
             what: what.into(),
             message,
             sqlstate: code,

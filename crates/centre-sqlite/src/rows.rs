@@ -176,7 +176,7 @@ fn key_text(key: &[Native]) -> String {
 
 /// The error of a list in which a row ended the transaction.
 fn ended() -> CentreError {
-    CentreError::Refused {
+    CentreError::StatementFailed {
         what: "an upload with rows that end the transaction one after the other".into(),
         message: "the list is to be applied without them".into(),
         sqlstate: None,

@@ -101,7 +101,8 @@ impl<'r, R: UploadWriter> UploadRun<'r, R> {
                 break;
             }
             if attempt == MOST_MEETINGS {
-                return Err(overtaken(&self.publication.schema.tables[table.index].name));
+                let table = self.publication.schema.tables[table.index].name.clone();
+                return Err(CentreError::Overtaken { table });
             }
         }
         self.lose(table, op, &sorted.lost, progress).await?;
@@ -634,16 +635,6 @@ fn is_own_doing<T>(
     uploaded
         .old
         .is_some_and(|old| same(old, before) && !same(before, central))
-}
-
-/// Others change rows of a table faster than they can be resolved.
-fn overtaken(table: &str) -> CentreError {
-    CentreError::Refused {
-        what: format!("resolving conflicts of table {table:?}"),
-        message: "others changed the same rows again and again meanwhile".into(),
-        sqlstate: None,
-        retry: true,
-    }
 }
 
 /// Notes what became of rows; gives back those that were passed over.
