@@ -26,7 +26,6 @@ mod recorded_log;
 mod route;
 mod route_triggers;
 mod row;
-mod row_error;
 mod rows;
 mod scope;
 mod scope_sources;

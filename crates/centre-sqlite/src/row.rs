@@ -9,7 +9,8 @@ use tidewater_protocol::{Code, ColumnType, Datum, Op, Table, UnpackedRow};
 
 use super::connection::SqliteConnection;
 use super::publication::{Publication, PublishedTable};
-use super::{deferred_violations, download, failure, row_error, values};
+use super::rows::refusal::{self, RowError};
+use super::{deferred_violations, download, failure, values};
 use tidewater_centre::engine::upload::incoming_rows;
 use tidewater_centre::engine::upload::refusal_reason::RefusalReason;
 use tidewater_centre::engine::upload::upload_writer::{CentralRow, MetRow, RowImage};
@@ -33,21 +34,6 @@ pub(super) enum RowFate {
     Refused(RefusalReason),
     /// Not taken now; other rows of the upload may make way for it.
     Failed(RefusalReason),
-}
-
-/// Why a row stops its list.
-#[derive(Debug)]
-pub(super) enum RowError {
-    /// It ended the transaction.
-    Ended(RefusalReason),
-    /// Anything else.
-    Centre(CentreError),
-}
-
-impl From<CentreError> for RowError {
-    fn from(error: CentreError) -> RowError {
-        RowError::Centre(error)
-    }
 }
 
 /// Writes rows of a table.
@@ -103,7 +89,7 @@ impl<'a> TableWriter<'a> {
             let name = &self.publication.schema.tables[self.table.index].name;
             fate = RowFate::Failed(RefusalReason {
                 code: Code::RowForeignKey,
-                reason: row_error::foreign_key_reason(name, row.op == Some(Op::Delete)),
+                reason: refusal::foreign_key_reason(name, row.op == Some(Op::Delete)),
                 database_code: None,
             });
         }
@@ -310,7 +296,7 @@ impl<'a> TableWriter<'a> {
                 database_code: None,
             })),
             Ok(_) => Ok(RowFate::Applied),
-            Err(error) => match row_error::classify(&error, table, deleting) {
+            Err(error) => match refusal::reason(&error, table, deleting) {
                 Some(refusal) if self.connection.is_autocommit() => Err(RowError::Ended(refusal)),
                 Some(refusal) => Ok(RowFate::Failed(refusal)),
                 None => Err(failure("writing a row")(error).into()),

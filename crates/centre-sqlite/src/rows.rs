@@ -3,6 +3,7 @@
 //! engine's affair.
 
 mod missing_parents;
+pub(crate) mod refusal;
 pub(super) mod script;
 mod together;
 mod watch;
@@ -15,10 +16,11 @@ use rusqlite::types::Value as Native;
 
 use tidewater_protocol::{Datum, Op, Value};
 
+use self::refusal::RowError;
 use self::script::EndingScripts;
 use super::connection::SqliteConnection;
 use super::publication::{Publication, PublishedTable};
-use super::row::{Incoming, RowError, RowFate, TableWriter, savepoint};
+use super::row::{Incoming, RowFate, TableWriter, savepoint};
 use super::served::Served;
 use super::{deferred_violations, failure, scope, upstream};
 use tidewater_centre::engine::connection::{DatabaseConnection as _, SystemStatement, system_sql};
