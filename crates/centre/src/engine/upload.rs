@@ -19,26 +19,36 @@
 //! 7. [`scope_admission`] finds the scope by which the rows are judged.
 //! 8. [`sent_before`] finds the changes that the centre may have already.
 //! 9. [`given_rows`] reads which rows of the centre a script shows to the remote.
-//! 10. [`earlier_refusals`] reads which parents were refused in earlier uploads.
-//! 11. [`apply`](mod@apply) applies one upload ([`upload_run`]) in the order of [`step_order`], and begins
-//!     again when a later step says so.
-//! 12. [`unpublished_rows`] refuses the rows for which the publication has nothing any more.
+//! 10. [`row_decisions`] keeps what is decided of rows before they are written: it is asked of every
+//!     row, and grows from round to round. [`earlier_refusals`] reads for it which parents were
+//!     refused in earlier uploads.
+//! 11. [`apply`](mod@apply) applies one upload ([`upload_run`]) in rounds, each in the order of
+//!     [`step_order`]; another one begins when a later step says so.
+//! 12. [`unpublished_rows`] refuses the rows for which the publication has nothing any more, and keeps
+//!     the values of columns that have left.
 //! 13. [`scripted`] runs the upload scripts of a table in place of the next two steps.
-//! 14. [`write_rows`] writes the rows of one operation and decides conflicts;
-//!     [`ready_rows`] has those that are ready, [`resolver_output`] writes what a resolver makes
-//!     of a conflict, [`row_writers`] tells it who has written the centre's row.
+//! 14. [`write_rows`] writes the rows of one operation; [`ready_rows`] has those that are ready,
+//!     [`row_meeting`] decides what becomes of one that meets a row of the centre,
+//!     [`resolver_output`] writes what a resolver makes of a conflict, [`row_writers`] tells it who has
+//!     written the centre's row. What may not be written by the scope before the upload is refused
+//!     here.
 //! 15. [`retry`] tries failed rows again; [`key_cycles`] finds those that need each other.
-//! 16. [`missing_parent_reason`] words the reason of rows that the database refuses because a parent is missing.
-//! 17. [`dependent_refusals`] decides the rows that cannot take effect because others did not.
-//! 18. [`authorization`] judges rows as they are in the end by the scope of the end.
+//! 16. [`apply`](mod@apply) refuses what has failed for the last time; [`missing_parent_reason`] words
+//!     the reason when the database says that a parent is missing.
+//! 17. [`dependent_refusals`] finds the rows that cannot take effect because others did not, for
+//!     another round.
+//! 18. [`authorization`] finds the rows that may not be written by the scope at the end, for another
+//!     round.
 //! 19. [`computed_values`] reads what the centre has made of the rows.
 //! 20. [`outcomes`] collects what became of each row; [`result`] packs that for the remote, and
 //!     [`row_json`] writes it for people.
-//! 21. [`earlier_refusals`] closes the refusals that the upload has settled.
+//! 21. [`earlier_refusals`] closes the refusals that the upload answers.
 //! 22. [`echo_filter`] notes the rows that the download of the same sync leaves out.
 //!
+//! A row that *failed* may be tried again; one that is *refused* is final ([`refusal_reason`]).
+//!
 //! [`operator_choice`] (a version of a conflict) and [`replay`] (a refused row) send what an operator
-//! has chosen through the steps 11 to 20, by [`operator_change`]. [`row_keys`] and [`refusal_reason`]
+//! has chosen through the steps 10 to 20, by [`operator_change`]. [`row_keys`] and [`refusal_reason`]
 //! have what all steps name rows and refusals by. The adapter implements [`upload_writer`] and
 //! [`target_table`].
 
