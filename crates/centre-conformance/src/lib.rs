@@ -333,6 +333,8 @@ macro_rules! suite {
             rejecting::what_is_sent_again_is_settled_as_what_it_comes_to,
             rejecting::children_are_refused_with_their_parent_and_name_it,
             rejecting::an_upload_that_is_aborted_takes_no_effect,
+            rejecting::a_dropped_column_is_not_the_cause_for_which_an_upload_is_aborted,
+            rejecting::a_row_that_is_taken_without_a_dropped_column_closes_its_refusal,
             redeploying::what_is_deployed_is_served_whatever_was_configured,
             redeploying::where_nothing_is_deployed_nothing_is_served,
             redeploying::a_deployment_is_noticed_by_a_centre_that_serves,

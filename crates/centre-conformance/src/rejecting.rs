@@ -416,3 +416,63 @@ pub async fn an_upload_that_is_aborted_takes_no_effect<F: Fixture>() {
     assert_eq!(world.fixture.query(query).await, ["1|tea|11", "3|cocoa|5"]);
     assert_eq!(find(&world, true).await, []);
 }
+
+/// The items are published without their stock from now on; remotes do not know that yet.
+async fn drop_stock<F: Fixture>(world: &mut DeployedCentre<F>) {
+    let columns = ["id", "name", "price"].map(str::to_owned);
+    world.specs[0].tables[0].columns = Some(columns.to_vec());
+    world.deploy().await.unwrap();
+}
+
+pub async fn a_dropped_column_is_not_the_cause_for_which_an_upload_is_aborted<F: Fixture>() {
+    let mut world = world::<F>().await;
+    let mut anna = TestRemote::synced(&world, "anna").await;
+    world.specs[0].on_reject = OnReject::Abort;
+    drop_stock(&mut world).await;
+    let taken = update("item", "1|tea|10|1.50", "1|chai|12|1.50");
+    let upload = anna.next_upload(&[taken.clone(), insert("item", "3|milk|5|NULL")]);
+    let outcome = anna.apply(upload).await;
+    assert!(
+        matches!(&outcome, UploadOutcome::Applied { result, .. } if result.refused == 2),
+        "{outcome:?}"
+    );
+    let cause = open(&world, "item", "[3]").await;
+    assert_eq!(cause.code, "key_in_use");
+    let innocent = open(&world, "item", "[1]").await;
+    assert_eq!(innocent.code, "aborted");
+    let begin = "row [3] of table item was refused: ";
+    assert!(innocent.reason.starts_with(begin), "{}", innocent.reason);
+
+    // Alone, the column aborts nothing: its row is taken, and the value is kept for people.
+    let upload = anna.next_upload(&[taken]);
+    let outcome = anna.apply(upload).await;
+    assert!(
+        matches!(&outcome, UploadOutcome::Applied { result, .. } if result.updates == 1),
+        "{outcome:?}"
+    );
+    let query = "SELECT name, stock FROM item WHERE id = 1";
+    assert_eq!(world.fixture.query(query).await, ["chai|10"]);
+    let dropped = open(&world, "item", "[1]").await;
+    assert_eq!((&*dropped.code, dropped.attempts), ("not_published", 1));
+    assert_eq!(dropped.row, r#"{"id":1,"stock":12}"#);
+}
+
+pub async fn a_row_that_is_taken_without_a_dropped_column_closes_its_refusal<F: Fixture>() {
+    let mut world = world::<F>().await;
+    let mut anna = TestRemote::synced(&world, "anna").await;
+    anna.upload(&[insert("item", "3|cocoa|-5|NULL")]).await;
+    assert_eq!(open(&world, "item", "[3]").await.code, "check");
+    drop_stock(&mut world).await;
+    let upload = anna.next_upload(&[insert("item", "3|cocoa|5|NULL")]);
+    let outcome = anna.apply(upload).await;
+    assert!(
+        matches!(&outcome, UploadOutcome::Applied { result, .. } if result.inserts == 1),
+        "{outcome:?}"
+    );
+    let kept = open(&world, "item", "[3]").await;
+    assert_eq!((&*kept.code, kept.attempts), ("not_published", 1));
+    let all = find(&world, false).await;
+    let ended = all.into_iter().filter_map(|it| Some((it.key, it.settled?)));
+    let ended: Vec<_> = ended.map(|(key, end)| (key, end.outcome)).collect();
+    assert_eq!(ended, [("[3]".to_owned(), RefusalOutcome::Taken)]);
+}

@@ -13,7 +13,7 @@ use tokio_postgres::{Client, Error, Statement};
 use super::connection::PostgresConnection;
 use super::publication::{Publication, PublishedTable};
 use super::quote::{ident, literal};
-use crate::driver_error::refused;
+use crate::driver_error::statement_failed;
 use tidewater_centre::SyncContext;
 use tidewater_centre::engine::acting::{DatabaseRole, only};
 use tidewater_centre::engine::role_assumption::{RoleAdapter, RoleAssumption, RoleSource};
@@ -146,7 +146,7 @@ impl AssumedRole {
     /// What it means that the application's tables cannot be read.
     pub(super) fn unreadable(&self, what: &'static str, error: Error) -> CentreError {
         if !self.is_denied(&error) {
-            return refused(what)(error);
+            return statement_failed(what)(error);
         }
         let message = error.as_db_error().map(|refusal| refusal.message());
         CentreError::NoRole {
@@ -203,21 +203,20 @@ impl RoleQuery {
         let parameters = parameters.iter().map(|it| it as &(dyn ToSql + Sync));
         let parameters: Vec<_> = parameters.collect();
         let rows = client.query(statement, &parameters);
-        let rows =
-            rows.await.map_err(
-                |error| match refused("looking for the role of a user")(error) {
-                    CentreError::Refused {
-                        retry: false,
-                        message,
-                        ..
-                    } => CentreError::NoRole {
-                        publication: self.publication.clone(),
-                        message: format!("the query fails: {message}"),
-                        hint: "correct the query, or the data that it reads".into(),
-                    },
-                    other => other,
+        let rows = rows.await.map_err(|error| {
+            match statement_failed("looking for the role of a user")(error) {
+                CentreError::StatementFailed {
+                    retry: false,
+                    message,
+                    ..
+                } => CentreError::NoRole {
+                    publication: self.publication.clone(),
+                    message: format!("the query fails: {message}"),
+                    hint: "correct the query, or the data that it reads".into(),
                 },
-            )?;
+                other => other,
+            }
+        })?;
         let role = only(&found(&rows)).map_err(|unfit| CentreError::NoRole {
             publication: self.publication.clone(),
             message: unfit.message,
@@ -283,7 +282,7 @@ async fn check_role(
             &format!("the query is refused by PostgreSQL: {}", refusal.message()),
             "write a query that yields the name of one role, in the schema public",
         ),
-        None => refused("checking a query for roles")(error),
+        None => statement_failed("checking a query for roles")(error),
     };
     let types = vec![Type::TEXT; query.parameters.len()];
     if !is_fixed {
@@ -302,17 +301,17 @@ async fn check_role(
     let whole = whole.map_err(refusal)?;
     if is_fixed {
         let rows = client.query(&whole, &[]).await;
-        let rows = rows.map_err(refused("looking for a role"))?;
+        let rows = rows.map_err(statement_failed("looking for a role"))?;
         only(&found(&rows)).map_err(|unfit| wrong(named, &unfit.message, unfit.hint))?;
     }
     let oids: Vec<u32> = tables.iter().map(|table| table.oid).collect();
     let hidden = client
         .query_opt(&format!("{HIDDEN} LIMIT 1"), &[&oids])
         .await;
-    let hidden = hidden.map_err(refused("looking at row security"))?;
+    let hidden = hidden.map_err(statement_failed("looking at row security"))?;
     let Some(hidden) = hidden else {
         let bare = client.query(BARE, &[&oids]).await;
-        let bare = bare.map_err(refused("looking at row security"))?;
+        let bare = bare.map_err(statement_failed("looking at row security"))?;
         let bare = bare.iter().map(|row| {
             let (child, parent): (String, String) = (row.get(0), row.get(1));
             format!(
@@ -321,7 +320,7 @@ async fn check_role(
             )
         });
         let by_others = client.query(BY_OTHERS, &[&oids]).await;
-        let by_others = by_others.map_err(refused("looking at row security"))?;
+        let by_others = by_others.map_err(statement_failed("looking at row security"))?;
         let by_others = by_others.iter().map(|row| {
             let (table, policy, other): (String, String, String) =
                 (row.get(0), row.get(1), row.get(2));

@@ -20,7 +20,7 @@ use super::quote::ident;
 use super::system_statement::all_at_once;
 use super::values::PostgresType;
 use crate::caller::WHO;
-use crate::driver_error::{centre_error, chain, is_locked, is_stale_plan, refused};
+use crate::driver_error::{centre_error, chain, is_locked, is_stale_plan, statement_failed};
 use crate::prepared_procedure::{CallStatement, PreparedProcedure};
 use tidewater_centre::engine::callable_procedure::{CallableProcedure, StatementCheck};
 use tidewater_centre::engine::procedure::{CallRun, CallRunner};
@@ -81,12 +81,12 @@ impl<'c> PostgresCalls<'c> {
         let Some(set) = self.connection.set(read_only, Some(timeout)) else {
             return Ok(());
         };
-        self.interruption.settled().await;
+        self.interruption.drain().await;
         let set = self.connection.client().batch_execute(&set).await;
         if set.is_err() {
             self.connection.forget_settings();
         }
-        set.map_err(refused("setting how long a call may take"))
+        set.map_err(statement_failed("setting how long a call may take"))
     }
 
     /// What a failure means for a call.
@@ -218,9 +218,9 @@ impl CallRunner for PostgresCalls<'_> {
 
     async fn undo(&mut self) -> Result<(), CentreError> {
         // The call is over: what was to end it does not hit this.
-        self.interruption.settled().await;
+        self.interruption.drain().await;
         let undone = self.connection.client().batch_execute("ROLLBACK").await;
-        undone.map_err(refused("undoing a call"))
+        undone.map_err(statement_failed("undoing a call"))
     }
 }
 
@@ -600,7 +600,7 @@ const CAST_HINT: &str = "say the type of a parameter that PostgreSQL takes for a
 /// What is wrong with a statement that the operator wrote.
 pub(super) fn refused_by_database(named: &str, error: Error) -> CentreError {
     let Some(refusal) = error.as_db_error() else {
-        return refused("checking a statement")(error);
+        return statement_failed("checking a statement")(error);
     };
     let hint = match refusal.hint() {
         Some(hint) if !hint.contains("explicit type casts") => hint.to_owned(),
@@ -621,7 +621,7 @@ pub(super) async fn check_safe_time(
 ) -> Result<(), CentreError> {
     const SEES: &str = "SELECT pg_catalog.pg_has_role('pg_read_all_stats', 'USAGE')";
     let answer = connection.client().query_one(SEES, &[]).await;
-    let answer = answer.map_err(refused("looking what the server's role may see"))?;
+    let answer = answer.map_err(statement_failed("looking what the server's role may see"))?;
     if answer.get(0) {
         return Ok(());
     }

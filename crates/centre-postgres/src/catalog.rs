@@ -13,7 +13,7 @@ use super::quote::{ident, qualified};
 use super::trigger_functions::setting_trigger;
 use super::values::PostgresType;
 use crate::column::PgColumn;
-use crate::driver_error::refused;
+use crate::driver_error::statement_failed;
 use crate::partition_members::{Members, PARTITIONS};
 use tidewater_centre::engine::catalog::{
     ColumnInfo, ForeignKeyInfo, RowNumbering, TableInfo, checks, default_of, is_null,
@@ -148,7 +148,7 @@ impl tidewater_centre::engine::catalog::CatalogReader for PostgresCatalog {
 impl PostgresCatalog {
     /// Reads the catalog, in the transaction that is open or statement by statement.
     pub(super) async fn read(client: &impl GenericClient) -> Result<PostgresCatalog, CentreError> {
-        let error = |error| refused("reading the catalog")(error);
+        let error = |error| statement_failed("reading the catalog")(error);
         let rows = client.query(TABLES, &[]).await.map_err(error)?;
         let (infos, tables): (Vec<TableInfo>, Vec<PostgresTable>) = rows.iter().map(table).unzip();
         let by_oid = tables.iter().enumerate().map(|(at, it)| (it.oid, at));
@@ -234,7 +234,7 @@ impl PostgresCatalog {
 
     /// Notes which tables have change logs.
     async fn take_tracked(&mut self, client: &impl GenericClient) -> Result<(), CentreError> {
-        let error = |error| refused("reading the deployed state")(error);
+        let error = |error| statement_failed("reading the deployed state")(error);
         // Who looks at tables before he deploys may be another than who has deployed.
         let is_there = "SELECT EXISTS (SELECT FROM pg_catalog.pg_class c
               JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
@@ -260,7 +260,7 @@ impl PostgresCatalog {
         client: &impl GenericClient,
         oids: &[u32],
     ) -> Result<HashMap<(u32, i16), usize>, CentreError> {
-        let error = |error| refused("reading the catalog")(error);
+        let error = |error| statement_failed("reading the catalog")(error);
         let domains = Domains::read(client).await?;
         let rows = client.query(COLUMNS, &[&oids]).await.map_err(error)?;
         let base = |row: &Row| domains.base(row.get(5), -1).0;
@@ -555,7 +555,7 @@ struct Domains(HashMap<u32, (u32, i32, bool)>);
 impl Domains {
     async fn read(client: &impl GenericClient) -> Result<Domains, CentreError> {
         let rows = client.query(DOMAINS, &[]).await;
-        let rows = rows.map_err(refused("reading the catalog"))?;
+        let rows = rows.map_err(statement_failed("reading the catalog"))?;
         let domain = |row: &Row| (row.get(0), (row.get(1), row.get(2), row.get(3)));
         Ok(Domains(rows.iter().map(domain).collect()))
     }

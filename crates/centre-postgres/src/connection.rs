@@ -19,7 +19,7 @@ use super::interrupt::{Canceller, Interruption};
 use super::pooler::{MARK, Pooler};
 use super::tls::{self, Tls};
 use super::{entry, url};
-use crate::driver_error::refused;
+use crate::driver_error::statement_failed;
 use crate::prepared_procedure::PreparedProcedure;
 use tidewater_centre::engine::database::Job;
 use tidewater_centre::error::CentreError;
@@ -229,7 +229,10 @@ impl PostgresConnection {
         let client = address.pooler.enter(address, &warnings).await?;
         entry::let_triggers_fire(&client, config).await?;
         let backend = client.query_one("SELECT pg_catalog.pg_backend_pid()", &[]);
-        let backend = backend.await.map_err(refused("connecting"))?.get(0);
+        let backend = backend
+            .await
+            .map_err(statement_failed("connecting"))?
+            .get(0);
         let interruption = Interruption::new(address, backend);
         Ok(PostgresConnection {
             client,
@@ -266,7 +269,7 @@ impl PostgresConnection {
         self.enter_calls().await?;
         if let Some(set) = self.set(false, None) {
             let set = self.client.batch_execute(&set).await;
-            set.map_err(refused("leaving what calls have set"))?;
+            set.map_err(statement_failed("leaving what calls have set"))?;
         }
         Ok(())
     }
@@ -280,7 +283,7 @@ impl PostgresConnection {
         }
         if self.unfinished {
             let rollback = self.client.batch_execute("ROLLBACK").await;
-            rollback.map_err(refused("ending a transaction"))?;
+            rollback.map_err(statement_failed("ending a transaction"))?;
             // What it had set may not have arrived.
             self.settings = None;
         }
@@ -363,7 +366,7 @@ impl PostgresConnection {
         if self.patience_ms != patience_ms {
             let set = format!("SET lock_timeout = {patience_ms}");
             let set = self.client.batch_execute(&set).await;
-            set.map_err(refused("setting how long locks are waited for"))?;
+            set.map_err(statement_failed("setting how long locks are waited for"))?;
             self.patience_ms = patience_ms;
         }
         Ok(())
@@ -414,7 +417,7 @@ impl PostgresConnection {
             .client
             .prepare_typed(sql, parameters)
             .await
-            .map_err(refused("a statement of Tidewater"))?;
+            .map_err(statement_failed("a statement of Tidewater"))?;
         self.statements.insert(sql.to_owned(), statement.clone());
         Ok(statement)
     }

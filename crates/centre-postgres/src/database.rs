@@ -86,7 +86,7 @@ impl WorkerConnection for PostgresWorkerConnection {
             self.enter(now_ms).await?;
             let backend = self.connection.backend();
             let mut rows = UploadRows::new(&mut self.connection, &self.shared, now_ms);
-            let work = engine::upload::settle(&mut rows, &choice);
+            let work = engine::upload::settle_conflict(&mut rows, &choice);
             let result = watched(&self.shared, backend, now_ms, work).await;
             self.connection.leave(result).await
         })
@@ -137,7 +137,7 @@ impl WorkerConnection for PostgresWorkerConnection {
             self.connection.enter_calls().await?;
             let mut running = PostgresCalls::new(&mut self.connection);
             let result = engine::procedure::call(&mut running, &calls, now_ms).await;
-            self.connection.interruption().settled().await;
+            self.connection.interruption().drain().await;
             self.connection.leave(result).await
         })
     }

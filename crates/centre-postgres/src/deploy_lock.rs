@@ -1,7 +1,7 @@
 //! The lock under which change logs are made, and the marker after which every remote fetches a table whole.
 
 use crate::connection::PostgresConnection;
-use crate::driver_error::refused;
+use crate::driver_error::statement_failed;
 use crate::state::ADVISORY_LOCK;
 use crate::triggers::marker;
 use tidewater_centre::engine::connection::DatabaseConnection as _;
@@ -27,6 +27,6 @@ pub(super) async fn begin_alone(
         Some("55P03") => CentreError::Locked {
             message: "somebody else deploys or prunes; nothing was changed".into(),
         },
-        _ => refused("deploying")(failure),
+        _ => statement_failed("deploying")(failure),
     })
 }

@@ -25,7 +25,7 @@ use super::triggers::LogSpec;
 use super::watermark::snapshot;
 use super::{PostgresShared, members};
 use crate::caller::WHO;
-use crate::driver_error::refused;
+use crate::driver_error::statement_failed;
 use tidewater_centre::download::{DownloadJob, DownloadSubscription};
 use tidewater_centre::engine::connection::{
     DatabaseConnection as _, StatementResult, SystemStatement,
@@ -134,7 +134,7 @@ impl<'p> DatabaseSnapshot<'p> {
         let [user, remote] = &self.who[job];
         let parameters: [&(dyn ToSql + Sync); 2] = [user, remote];
         let said = self.connection.client().query_one(&who, &parameters).await;
-        said.map_err(refused("saying who syncs"))?;
+        said.map_err(statement_failed("saying who syncs"))?;
         self.said = job;
         Ok(())
     }
@@ -210,7 +210,8 @@ impl DownloadSnapshot for DatabaseSnapshot<'_> {
             let oid = self.table(place).oid;
             let asked = self.connection.prepare(HAS_POLICIES, &[]).await?;
             let has_policies = self.connection.client().query_opt(&asked, &[&oid]).await;
-            let has_policies = has_policies.map_err(refused("looking for policies of a table"))?;
+            let has_policies =
+                has_policies.map_err(statement_failed("looking for policies of a table"))?;
             Ok(has_policies.is_some_and(|it| !it.get::<_, bool>(0)))
         })
     }
@@ -278,7 +279,7 @@ impl DownloadSnapshot for DatabaseSnapshot<'_> {
             // Nobody waits for the end of a transaction that only read.
             let ended = self.connection.client().batch_execute("COMMIT");
             match ended.now_or_never() {
-                Some(ended) => ended.map_err(refused("ending a download")),
+                Some(ended) => ended.map_err(statement_failed("ending a download")),
                 None => Ok(()),
             }
         })
@@ -336,7 +337,7 @@ async fn open_adopting(
         return Ok(found);
     }
     let rollback = connection.client().batch_execute("ROLLBACK").await;
-    rollback.map_err(refused("opening a download"))?;
+    rollback.map_err(statement_failed("opening a download"))?;
     Ok(open(connection, shared, jobs, publications).await?.0)
 }
 
@@ -414,8 +415,8 @@ async fn open(
         ),
     )
     .await;
-    begun.map_err(refused("opening a download"))?;
-    let states = states.map_err(refused("opening a download"))?;
+    begun.map_err(statement_failed("opening a download"))?;
+    let states = states.map_err(statement_failed("opening a download"))?;
     let mut has_news = vec![false; subscriptions.len()];
     for numbers in news {
         for number in numbers? {
@@ -524,7 +525,7 @@ impl JobQuestions<'_> {
             join_all(roles),
         )
         .await;
-        said.map_err(refused("opening a download"))?;
+        said.map_err(statement_failed("opening a download"))?;
         let roles = roles.into_iter().collect::<Result<_, _>>()?;
         Ok((results?, roles))
     }
@@ -589,7 +590,7 @@ impl MembersQuestion {
             return Ok(Vec::new());
         };
         let rows = client.query(&this.statement, &[&this.logs]).await;
-        let rows = rows.map_err(refused("looking at partitions"))?;
+        let rows = rows.map_err(statement_failed("looking at partitions"))?;
         Ok(rows.iter().map(|row| row.get(0)).collect())
     }
 }
@@ -726,7 +727,7 @@ impl NewsQuestion {
             vec![&self.numbers, &self.snapshots, &self.own_versions];
         parameters.extend(self.partitions.iter().map(|it| it as &(dyn ToSql + Sync)));
         let rows = client.query(&self.statement, &parameters).await;
-        let rows = rows.map_err(refused("looking for changes"))?;
+        let rows = rows.map_err(statement_failed("looking for changes"))?;
         Ok(rows
             .iter()
             .map(|row| row.get::<_, i32>(0) as usize)
@@ -793,7 +794,7 @@ impl<'c> PresentedState<'c> {
             let mut parameters: Vec<&(dyn ToSql + Sync)> = vec![since, &xmin, &own_version];
             parameters.extend(arrays.iter().map(|it| it as &(dyn ToSql + Sync)));
             let row = connection.client().query_one(&statement, &parameters).await;
-            if row.map_err(refused("looking for changes"))?.get(0) {
+            if row.map_err(statement_failed("looking for changes"))?.get(0) {
                 return Ok(true);
             }
         }

@@ -5,7 +5,7 @@ use tokio_postgres::error::SqlState;
 use tidewater_centre::error::CentreError;
 
 /// An error of the driver as ours; `what` was being done.
-pub(super) fn refused(what: &str) -> impl Fn(tokio_postgres::Error) -> CentreError + '_ {
+pub(super) fn statement_failed(what: &str) -> impl Fn(tokio_postgres::Error) -> CentreError + '_ {
     move |error| centre_error(what, &error)
 }
 
@@ -37,7 +37,7 @@ pub(super) fn centre_error(what: &str, error: &tokio_postgres::Error) -> CentreE
             message: format!("{what}: {}", refusal.message()),
         };
     }
-    CentreError::Refused {
+    CentreError::StatementFailed {
         what: what.to_owned(),
         message: refusal.message().to_owned(),
         sqlstate: Some(state.to_owned()),

@@ -8,7 +8,7 @@ use tokio_postgres::error::SqlState;
 use tokio_postgres::{Client, Config};
 
 use super::tls;
-use crate::driver_error::{chain, refused};
+use crate::driver_error::{chain, statement_failed};
 use tidewater_centre::error::CentreError;
 
 /// Host, port, database and user, as far as the URL says them.
@@ -70,7 +70,7 @@ pub(super) fn error(config: &Config, error: &tokio_postgres::Error) -> CentreErr
 pub(super) async fn let_triggers_fire(client: &Client, config: &Config) -> Result<(), CentreError> {
     const ROLE: &str = "SELECT pg_catalog.current_setting('session_replication_role') = 'replica'";
     let asked = client.query_one(ROLE, &[]).await;
-    let asked = asked.map_err(refused("reading settings of the database"))?;
+    let asked = asked.map_err(statement_failed("reading settings of the database"))?;
     if !asked.get::<_, bool>(0) {
         return Ok(());
     }
@@ -81,7 +81,7 @@ pub(super) async fn let_triggers_fire(client: &Client, config: &Config) -> Resul
     let refusal = error.as_db_error();
     let forbidden = refusal.filter(|it| *it.code() == SqlState::INSUFFICIENT_PRIVILEGE);
     let Some(forbidden) = forbidden else {
-        return Err(refused("changing a setting of the session")(error));
+        return Err(statement_failed("changing a setting of the session")(error));
     };
     let (place, why) = (place(config), forbidden.message());
     Err(CentreError::Configuration {

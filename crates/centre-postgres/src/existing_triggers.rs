@@ -20,7 +20,7 @@ pub(super) struct MissingTriggers {
 }
 
 /// The missing triggers of a log, on its table and on the partitions that are tracked.
-/// Those that came since are not missed yet: [`super::members::settle`] takes them in.
+/// Those that came since are not missed yet: [`super::members::plan_members`] takes them in.
 pub(super) fn missing(
     spec: &LogSpec,
     id: i32,

@@ -17,7 +17,7 @@ use super::triggers::{LogSpec, log_column};
 use super::values::PostgresType;
 use super::watermark::snapshot;
 use crate::column::PgColumn;
-use crate::driver_error::refused;
+use crate::driver_error::statement_failed;
 use tidewater_centre::engine::follow::{CommittedChanges, LogChanges, logs};
 use tidewater_centre::engine::publication::RowRule;
 use tidewater_centre::error::CentreError;
@@ -101,7 +101,7 @@ impl Follower {
 async fn open(address: &DatabaseAddress) -> Result<PostgresConnection, CentreError> {
     let connection = PostgresConnection::open(address).await?;
     let set = connection.client().batch_execute(SETTINGS).await;
-    set.map_err(refused("following changes"))?;
+    set.map_err(statement_failed("following changes"))?;
     Ok(connection)
 }
 
@@ -110,7 +110,7 @@ async fn read(
     served: &Served,
     since: Option<Vec<u8>>,
 ) -> Result<CommittedChanges, CentreError> {
-    let following = refused("following changes");
+    let following = statement_failed("following changes");
     let now = connection.prepare(NOW, &[]).await?;
     let now = connection.client().query_one(&now, &[]).await;
     let position = now.map_err(&following)?.get::<_, String>(0).into_bytes();

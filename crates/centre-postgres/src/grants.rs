@@ -5,7 +5,7 @@ use super::connection::PostgresConnection;
 use super::numbers::SEQUENCE;
 use super::publication::Publication;
 use super::quote::ident;
-use crate::driver_error::refused;
+use crate::driver_error::statement_failed;
 use tidewater_centre::deploy_report::MissingRight;
 use tidewater_centre::error::CentreError;
 
@@ -80,7 +80,7 @@ pub(super) async fn tell_missing(
         tracing::error!(on, missing, "{told}; its owner can: {}", lack.grant());
     }
     let open = connection.client().query(OPEN, &[]).await;
-    for row in open.map_err(refused("reading the catalog"))? {
+    for row in open.map_err(statement_failed("reading the catalog"))? {
         let schema = ident(row.get(0));
         tracing::warn!(
             schema,
@@ -112,7 +112,7 @@ pub(super) async fn missing(
         let written: Vec<u32> = written.map(|table| table.oid).collect();
         let client = connection.client();
         let rows = client.query(MISSING, &[&all, &written, &role]).await;
-        for row in rows.map_err(refused("reading the catalog"))? {
+        for row in rows.map_err(statement_failed("reading the catalog"))? {
             found.push(MissingGrant {
                 on: row.get(0),
                 missing: row.get(1),
@@ -147,7 +147,7 @@ async fn missing_on_sequences(
         let row = client
             .query_opt(&missing_on_sequence(), &[&of_centre.sql_name, column])
             .await;
-        if let Some(row) = row.map_err(refused("reading the catalog"))? {
+        if let Some(row) = row.map_err(statement_failed("reading the catalog"))? {
             found.push(MissingGrant {
                 on: format!("SEQUENCE {}", row.get::<_, String>(0)),
                 missing: row.get(1),

@@ -18,7 +18,7 @@ use super::triggers::log_column;
 use super::values::PostgresType;
 use crate::caller::WHO;
 use crate::column::PgColumn;
-use crate::driver_error::refused;
+use crate::driver_error::statement_failed;
 use tidewater_centre::SyncContext;
 use tidewater_centre::engine::inspect::{
     ChangeLogEntry, ConfigurationSide, DatabaseInspection, ENTRIES_TOLD, InspectedCell, KeyedRow,
@@ -92,7 +92,7 @@ impl DatabaseInspection for PostgresCentre {
         let statement = connection.prepare(&sql, &[]).await?;
         let parameters: Vec<&(dyn ToSql + Sync)> = key.iter().map(|it| it as _).collect();
         let found = connection.client().query_opt(&statement, &parameters).await;
-        let Some(found) = found.map_err(refused("reading a row"))? else {
+        let Some(found) = found.map_err(statement_failed("reading a row"))? else {
             return Ok(None);
         };
         let mut decoder = RowDecoder::new(kinds);
@@ -158,7 +158,7 @@ impl DatabaseInspection for PostgresCentre {
         let mut parameters: Vec<&(dyn ToSql + Sync)> = vec![&until_ms];
         parameters.extend(key.iter().map(|it| it as &(dyn ToSql + Sync)));
         let rows = connection.client().query(&statement, &parameters).await;
-        let rows = rows.map_err(refused("reading a change log"))?;
+        let rows = rows.map_err(statement_failed("reading a change log"))?;
         let mut decoder = RowDecoder::new(of_rule.columns.iter().map(|it| it.kind));
         let mut entries = Vec::with_capacity(rows.len());
         for row in &rows {
@@ -249,7 +249,7 @@ impl DatabaseInspection for PostgresCentre {
 /// Prepares a statement that is of no more use after it: its text has what is held in it.
 async fn prepared(client: &Client, sql: &str) -> Result<Statement> {
     let prepared = client.prepare(sql).await;
-    prepared.map_err(refused("counting rows"))
+    prepared.map_err(statement_failed("counting rows"))
 }
 
 /// Says for whom queries are run, for the application's policies and functions.
@@ -258,7 +258,7 @@ async fn say_who(connection: &mut PostgresConnection, context: &SyncContext) -> 
     let remote = context.remote_id.to_string();
     let parameters: [&(dyn ToSql + Sync); 2] = [&context.user, &remote];
     let said = connection.client().query_one(&who, &parameters).await;
-    said.map(drop).map_err(refused("saying who syncs"))
+    said.map(drop).map_err(statement_failed("saying who syncs"))
 }
 
 /// The role under which a remote reads a publication.

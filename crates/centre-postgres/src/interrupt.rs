@@ -14,7 +14,7 @@ use tokio::runtime::Handle;
 use tokio::sync::{Mutex as AsyncMutex, Notify};
 
 use super::connection::{DatabaseAddress, PostgresConnection};
-use crate::driver_error::refused;
+use crate::driver_error::statement_failed;
 use tidewater_centre::error::CentreError;
 use tidewater_centre::{CallInterrupt, Cancel};
 
@@ -82,7 +82,7 @@ impl Interruption {
     }
 
     /// Nothing runs any more; returns when nothing that is begun now can be hit.
-    pub(super) async fn settled(&self) {
+    pub(super) async fn drain(&self) {
         self.state().queue.clear();
         self.all_taken().await;
     }
@@ -168,7 +168,8 @@ impl Canceller {
         let cancel = "SELECT pg_catalog.pg_cancel_backend($1)";
         let cancel = connection.prepare(cancel, &[]).await?;
         let sent = connection.client().query_one(&cancel, &[&backend]).await;
-        sent.map(drop).map_err(refused("interrupting a statement"))
+        sent.map(drop)
+            .map_err(statement_failed("interrupting a statement"))
     }
 }
 

@@ -4,14 +4,14 @@
 //! those of the table only that a statement names. A member that is attached brings rows,
 //! one that is detached takes rows, and neither fires a trigger: so the registry of
 //! change logs remembers the members, each download compares them in its snapshot, and
-//! whoever finds a difference settles it in a transaction of its own.
+//! whoever finds a difference removes it in a transaction of its own.
 
 use super::catalog::PostgresCatalog;
 use super::connection::PostgresConnection;
 use super::quote::literal;
 use super::tracked;
 use super::triggers::LogSpec;
-use crate::driver_error::refused;
+use crate::driver_error::statement_failed;
 use crate::partition_members::Members;
 use tidewater_centre::engine::connection::DatabaseConnection as _;
 use tidewater_centre::error::CentreError;
@@ -50,12 +50,12 @@ pub(super) struct MembersChange {
     pub(super) sql: String,
 }
 
-/// What settles the difference between the registry and the catalog; `None` if there is
+/// What removes the difference between the registry and the catalog; `None` if there is
 /// none.
 ///
 /// The rows of members that came are logged, one by one. Which rows left with a member
 /// nobody can tell any more: all rows are sent again.
-pub(super) fn settle(
+pub(super) fn plan_members(
     spec: &LogSpec,
     id: i32,
     registered: &str,
@@ -120,7 +120,7 @@ async fn try_adopt(
     connection: &mut PostgresConnection,
     logs: &[&LogSpec],
 ) -> Result<(), CentreError> {
-    let error = |error| refused("tracking new partitions")(error);
+    let error = |error| statement_failed("tracking new partitions")(error);
     crate::deploy_lock::begin_alone(connection, LOCK_TIMEOUT_MS).await?;
     let client = connection.client();
     // Under the lock: another server may have done it meanwhile.
@@ -134,7 +134,7 @@ async fn try_adopt(
         let Some(row) = row.map_err(error)? else {
             continue;
         };
-        if let Some(change) = settle(spec, row.get(0), row.get(1), &catalog) {
+        if let Some(change) = plan_members(spec, row.get(0), row.get(1), &catalog) {
             tracing::info!(change = change.description, "partitions changed");
             client.batch_execute(&change.sql).await.map_err(error)?;
         }

@@ -3,7 +3,7 @@
 use super::connection::PostgresConnection;
 use super::publication::PublishedTable;
 use super::quote::ident;
-use crate::driver_error::refused;
+use crate::driver_error::statement_failed;
 use tidewater_centre::engine::change_tracking::NumberBlockRequest;
 use tidewater_centre::error::CentreError;
 
@@ -41,7 +41,7 @@ pub(super) async fn take(
     asked: NumberBlockRequest<'_>,
     table: &PublishedTable,
 ) -> Result<Vec<(i64, i64)>, CentreError> {
-    let error = |error| refused("taking numbers")(error);
+    let error = |error| statement_failed("taking numbers")(error);
     let client = connection.client();
     let found = client
         .query_one(

@@ -15,7 +15,7 @@ use tokio_postgres::{Client, Config, SimpleQueryMessage};
 use super::connection::{DatabaseAddress, WarningCount};
 use super::entry;
 use super::quote::literal;
-use crate::driver_error::refused;
+use crate::driver_error::statement_failed;
 use tidewater_centre::error::CentreError;
 
 /// A setting of ours that tells whether the others are set.
@@ -101,7 +101,7 @@ impl Pooler {
         }
         let client = self.dial(address, warnings).await?;
         let set = client.batch_execute(&self.set).await;
-        set.map_err(refused("the settings of a session"))?;
+        set.map_err(statement_failed("the settings of a session"))?;
         Ok(client)
     }
 
@@ -166,7 +166,7 @@ async fn has_options(client: &Client) -> Result<bool, CentreError> {
 
 async fn ask(client: &Client, sql: &str) -> Result<Option<String>, CentreError> {
     let answer = client.simple_query(sql).await;
-    let answer = answer.map_err(refused("asking for a session"))?;
+    let answer = answer.map_err(statement_failed("asking for a session"))?;
     let mut rows = answer.iter().filter_map(|message| match message {
         SimpleQueryMessage::Row(row) => row.get(0).map(str::to_owned),
         _ => None,

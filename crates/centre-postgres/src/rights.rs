@@ -12,7 +12,7 @@ use super::connection::PostgresConnection;
 use super::state::SCHEMA;
 use super::triggers::LogSpec;
 use super::{PostgresCentre, existing_triggers, grants};
-use crate::driver_error::refused;
+use crate::driver_error::statement_failed;
 use tidewater_centre::deploy_report::MissingRight;
 use tidewater_centre::engine::change_tracking::{RightsPurpose, RoleRights};
 use tidewater_centre::error::CentreError;
@@ -61,7 +61,7 @@ struct TableRights {
 impl TableRights {
     async fn read(connection: &PostgresConnection, tables: Vec<u32>) -> Result<Vec<TableRights>> {
         let rows = connection.client().query(TABLES, &[&tables]).await;
-        let rows = rows.map_err(refused("reading the catalog"))?;
+        let rows = rows.map_err(statement_failed("reading the catalog"))?;
         Ok(rows.iter().map(TableRights::from_row).collect())
     }
 
@@ -128,7 +128,7 @@ pub(super) async fn of_deploying(
     let mut rights = RoleRights::default();
     if asked.is_first {
         let row = connection.client().query_one(DATABASE, &[]).await;
-        let row = row.map_err(refused("reading the catalog"))?;
+        let row = row.map_err(statement_failed("reading the catalog"))?;
         let (database, role): (String, String) = (row.get(0), row.get(1));
         if !row.get::<_, bool>(2) {
             rights.missing.push(MissingRight {
@@ -216,7 +216,7 @@ async fn schema_ownership(connection: &PostgresConnection) -> Result<Option<Miss
         .client()
         .query_opt(SCHEMA_OWNER, &[&SCHEMA])
         .await;
-    let row = row.map_err(refused("reading the catalog"))?;
+    let row = row.map_err(statement_failed("reading the catalog"))?;
     Ok(row.map(|row| {
         let (owner, role): (String, String) = (row.get(0), row.get(2));
         MissingRight {
@@ -243,7 +243,7 @@ pub(super) async fn check_schema(client: &impl GenericClient) -> Result<()> {
                FROM pg_catalog.pg_namespace n JOIN pg_catalog.pg_roles o ON o.oid = n.nspowner
                WHERE n.nspname = $1 AND NOT pg_catalog.has_schema_privilege(n.oid, 'USAGE')";
     let row = client.query_opt(sql, &[&SCHEMA]).await;
-    let Some(row) = row.map_err(refused("looking for the server's tables"))? else {
+    let Some(row) = row.map_err(statement_failed("looking for the server's tables"))? else {
         return Ok(());
     };
     let (owner, role): (String, String) = (row.get(0), row.get(1));
@@ -265,7 +265,7 @@ pub(super) async fn other_sessions(connection: &PostgresConnection) -> Result<u6
                  AND backend_type = 'client backend'
                  AND application_name = pg_catalog.current_setting('application_name')";
     let row = connection.client().query_one(sql, &[]).await;
-    let row = row.map_err(refused("looking for other sessions"))?;
+    let row = row.map_err(statement_failed("looking for other sessions"))?;
     Ok(row.get::<_, i64>(0).unsigned_abs())
 }
 

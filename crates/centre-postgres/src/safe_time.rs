@@ -12,7 +12,7 @@ use std::sync::{Mutex, PoisonError};
 use futures_util::future::join;
 use tokio_postgres::Client;
 
-use crate::driver_error::refused;
+use crate::driver_error::statement_failed;
 use tidewater_centre::error::CentreError;
 
 /// When the oldest open transaction of this database began; now, if there is none. Now is when the
@@ -66,7 +66,7 @@ impl SafeTimes {
     pub(super) async fn look(&self, client: &Client) -> Result<SafeTime, CentreError> {
         // In this order: whoever is prepared between the two is in both.
         let (open, prepared) = join(client.query_one(OPEN, &[]), client.query(PREPARED, &[])).await;
-        let error = refused("looking for open transactions");
+        let error = statement_failed("looking for open transactions");
         let (open, prepared) = (open.map_err(&error)?, prepared.map_err(&error)?);
         let prepared = prepared.iter().map(|row| (row.get(0), row.get(1)));
         let mut memory = self.0.lock().unwrap_or_else(PoisonError::into_inner);

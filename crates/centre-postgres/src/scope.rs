@@ -13,7 +13,7 @@ use super::connection::PostgresConnection;
 use super::decoder::RowDecoder;
 use super::publication::{Publication, TableRule};
 use crate::column::PgColumn;
-use crate::driver_error::refused;
+use crate::driver_error::statement_failed;
 use tidewater_centre::SyncContext;
 use tidewater_centre::engine::exact::unpack;
 use tidewater_centre::engine::scope::{ScopePurpose, ScopeQuestion, ScopeQuestions, failed};
@@ -67,7 +67,7 @@ impl<'p> ScopeQueries<'p> {
         let parameters: Vec<_> = parameters.map(|it| it as &(dyn ToSql + Sync)).collect();
         let rows = client.query(statement, &parameters).await;
         let rows = rows.map_err(|error| {
-            let error = refused("running a values query")(error);
+            let error = statement_failed("running a values query")(error);
             failed(question, &table.title, error)
         })?;
         if question.ranks.is_some() {
@@ -164,7 +164,7 @@ async fn is_assignable(client: &Client, found: Oid, wanted: &str) -> Result<bool
           WHERE c.castsource = found AND c.casttarget = wanted AND c.castcontext IN ('i', 'a'))
         FROM pair";
     let row = client.query_opt(sql, &[&found, &wanted]).await;
-    let row = row.map_err(refused("comparing the types of a partition query"))?;
+    let row = row.map_err(statement_failed("comparing the types of a partition query"))?;
     // A type without a row of its own is a pseudo-type of the server: nothing to compare.
     Ok(row.is_none_or(|row| row.get(0)))
 }
@@ -172,14 +172,14 @@ async fn is_assignable(client: &Client, found: Oid, wanted: &str) -> Result<bool
 async fn type_name(client: &Client, oid: Oid) -> Result<String, CentreError> {
     let sql = "SELECT pg_catalog.format_type($1, NULL)";
     let row = client.query_one(sql, &[&oid]).await;
-    Ok(row.map_err(refused("naming a type"))?.get(0))
+    Ok(row.map_err(statement_failed("naming a type"))?.get(0))
 }
 
 /// What PostgreSQL says of a query, and where.
 fn unreadable(named: &str, query: &str, error: tokio_postgres::Error) -> CentreError {
     use tokio_postgres::error::ErrorPosition;
     let Some(refusal) = error.as_db_error() else {
-        return refused("checking a partition query")(error);
+        return statement_failed("checking a partition query")(error);
     };
     let at = match refusal.position() {
         Some(ErrorPosition::Original(position)) => near(query, *position as usize),

@@ -10,7 +10,7 @@ use tokio_postgres::{Row, SimpleQueryMessage};
 
 use super::connection::PostgresConnection;
 use super::quote::ident;
-use crate::driver_error::refused;
+use crate::driver_error::statement_failed;
 use tidewater_centre::engine::deployment_step::{DeploymentStep, ScopeSources};
 use tidewater_centre::engine::scope_query::ScopeQuery;
 use tidewater_centre::error::CentreError;
@@ -74,13 +74,13 @@ pub(super) async fn find(
         .client()
         .query(SOURCES, &[&schemas, &names])
         .await;
-    let rows = rows.map_err(refused("looking for triggers"))?;
-    rows.iter().for_each(|row| settle(row, &mut sources));
+    let rows = rows.map_err(statement_failed("looking for triggers"))?;
+    rows.iter().for_each(|row| plan_table(row, &mut sources));
     Ok(sources)
 }
 
 /// What has to be done about a table.
-fn settle(row: &Row, sources: &mut ScopeSources) {
+fn plan_table(row: &Row, sources: &mut ScopeSources) {
     let (table, title): (String, String) = (row.get(0), row.get(1));
     let (is_read, can_be_watched, may): (bool, bool, bool) = (row.get(2), row.get(3), row.get(4));
     let (is_watched, fires): (bool, bool) = (row.get(5), row.get(6));
@@ -125,7 +125,7 @@ async fn read_by(
     query: &ScopeQuery,
     read: &mut BTreeSet<(String, String)>,
 ) -> Result<Option<String>, CentreError> {
-    let looking = refused("looking what a partition query reads");
+    let looking = statement_failed("looking what a partition query reads");
     let list = |word: &str| match query.parameters.len() {
         0 => String::new(),
         count => format!("({})", vec![word; count].join(", ")),

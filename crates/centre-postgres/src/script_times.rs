@@ -13,7 +13,7 @@ use tidewater_protocol::ColumnType;
 
 use super::calls::refused_by_database;
 use super::connection::PostgresConnection;
-use crate::driver_error::refused;
+use crate::driver_error::statement_failed;
 use tidewater_centre::engine::script::{Script, ScriptParameter};
 use tidewater_centre::engine::scripts::{CheckedScript, parameter_type};
 use tidewater_centre::error::CentreError;
@@ -109,7 +109,7 @@ async fn warning(
         .flat_map(|it| [it.to_owned(), it.to_lowercase()])
         .collect();
     let found = connection.client().query_one(ZONELESS, &[&words]).await;
-    let found = found.map_err(refused("looking for columns without a zone"))?;
+    let found = found.map_err(statement_failed("looking for columns without a zone"))?;
     let (zone, columns): (String, String) = (found.get(0), found.get(1));
     let columns = match columns.is_empty() {
         true => String::new(),

@@ -13,7 +13,7 @@ use tokio_postgres::{Client, Statement};
 use tidewater_protocol::Value;
 
 use super::connection::PostgresConnection;
-use crate::driver_error::{centre_error, refused};
+use crate::driver_error::{centre_error, statement_failed};
 use tidewater_centre::engine::connection::{
     self, Durability, ResultRow, StatementResult, SystemStatement, split_rows,
 };
@@ -176,7 +176,7 @@ impl connection::DatabaseConnection for PostgresConnection {
     ) -> Result<Vec<StatementResult>, CentreError> {
         let prepared = self.prepare_own(statements).await?;
         let answers = run_all(self.client(), &prepared, statements).await;
-        answers.map_err(refused(what))
+        answers.map_err(statement_failed(what))
     }
 
     async fn transact(
@@ -203,8 +203,9 @@ impl connection::DatabaseConnection for PostgresConnection {
         // After a failure it undoes the transaction.
         runs.push(batch("COMMIT").boxed());
         let answers = all_at_once(runs).await.into_iter();
-        let mut answers: Vec<StatementResult> =
-            answers.collect::<Result<_, _>>().map_err(refused(what))?;
+        let mut answers: Vec<StatementResult> = answers
+            .collect::<Result<_, _>>()
+            .map_err(statement_failed(what))?;
         answers.pop();
         answers.remove(0);
         Ok(answers)
@@ -212,20 +213,20 @@ impl connection::DatabaseConnection for PostgresConnection {
 
     async fn begin(&mut self) -> Result<(), CentreError> {
         let begun = self.client().batch_execute("BEGIN").await;
-        begun.map_err(refused("beginning a transaction"))
+        begun.map_err(statement_failed("beginning a transaction"))
     }
 
     async fn begin_reading(&mut self) -> Result<(), CentreError> {
         let begin = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY";
         let begun = self.client().batch_execute(begin).await;
-        begun.map_err(refused("beginning to read"))
+        begun.map_err(statement_failed("beginning to read"))
     }
 
     async fn begin_trying(&mut self) -> Result<(), CentreError> {
         // One that only reads creates no temporary tables, either.
         let begin = "BEGIN ISOLATION LEVEL REPEATABLE READ";
         let begun = self.client().batch_execute(begin).await;
-        begun.map_err(refused("beginning to read"))
+        begun.map_err(statement_failed("beginning to read"))
     }
 
     async fn execute(&mut self, what: &str, sql: &str) -> Result<(), CentreError> {
@@ -241,12 +242,12 @@ impl connection::DatabaseConnection for PostgresConnection {
 
     async fn commit(&mut self) -> Result<(), CentreError> {
         let committed = self.client().batch_execute("COMMIT").await;
-        committed.map_err(refused("committing a transaction"))
+        committed.map_err(statement_failed("committing a transaction"))
     }
 
     async fn rollback(&mut self) -> Result<(), CentreError> {
         let undone = self.client().batch_execute("ROLLBACK").await;
-        undone.map_err(refused("undoing a transaction"))
+        undone.map_err(statement_failed("undoing a transaction"))
     }
 
     fn spell(sql: &str) -> String {

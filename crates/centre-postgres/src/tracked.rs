@@ -21,7 +21,7 @@ use super::publication::Publication;
 use super::quote::literal;
 use super::triggers::LogSpec;
 use super::{PostgresShared, existing_triggers};
-use crate::driver_error::refused;
+use crate::driver_error::statement_failed;
 use tidewater_centre::engine::connection::DatabaseConnection as _;
 use tidewater_centre::engine::records::insert_incident;
 use tidewater_centre::error::CentreError;
@@ -231,11 +231,11 @@ pub(super) async fn check(shared: &PostgresShared, now_ms: i64) -> Result<(), Ce
         return Ok(());
     }
     connection.enter().await?;
-    let settled = settle(&mut connection, shared, now_ms).await;
-    connection.leave(settled).await
+    let repaired = repair(&mut connection, shared, now_ms).await;
+    connection.leave(repaired).await
 }
 
-async fn settle(
+async fn repair(
     connection: &mut PostgresConnection,
     shared: &PostgresShared,
     now_ms: i64,
@@ -250,7 +250,7 @@ async fn settle(
                 publication,
                 spec,
             };
-            found.settle(connection, &catalog, now_ms).await?;
+            found.repair(connection, &catalog, now_ms).await?;
         }
     }
     connection.commit().await
@@ -264,7 +264,7 @@ struct ServedLog {
 }
 
 impl ServedLog {
-    async fn settle(
+    async fn repair(
         &self,
         connection: &mut PostgresConnection,
         catalog: &PostgresCatalog,
@@ -356,5 +356,5 @@ impl ServedLog {
 }
 
 fn error(error: tokio_postgres::Error) -> CentreError {
-    refused("looking whether changes are tracked")(error)
+    statement_failed("looking whether changes are tracked")(error)
 }

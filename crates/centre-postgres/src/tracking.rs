@@ -23,7 +23,7 @@ use super::{
     rights, scope, scope_sources, script_times, waits, watermark,
 };
 use crate::deploy_lock::{begin_alone, everything};
-use crate::driver_error::refused;
+use crate::driver_error::statement_failed;
 use crate::partition_members::Members;
 use tidewater_centre::deploy_report::{DeployStep, MissingRight};
 use tidewater_centre::engine::callable_procedure::{CallableProcedure, StatementCheck};
@@ -298,7 +298,7 @@ impl ChangeTracking for PostgresCentre {
         let tables = publications.iter().flat_map(|it| &it.tables);
         let oids: Vec<u32> = tables.map(|table| table.oid).collect();
         let rows = connection.client().query(FINGERPRINTS, &[&oids]).await;
-        let rows = rows.map_err(refused("reading the catalog"))?;
+        let rows = rows.map_err(statement_failed("reading the catalog"))?;
         for table in publications.iter_mut().flat_map(|it| &mut it.tables) {
             let row = rows.iter().find(|row| row.get::<_, u32>(0) == table.oid);
             table.fingerprint = row.map(|row| row.get(1)).unwrap_or_default();
@@ -314,7 +314,7 @@ impl ChangeTracking for PostgresCentre {
         let version = VERSION.replace("{fingerprints}", FINGERPRINTS);
         let statement = connection.prepare(&version, &[]).await?;
         let row = connection.client().query_one(&statement, &[&oids]).await;
-        Ok(row.map_err(refused("reading the catalog"))?.get(0))
+        Ok(row.map_err(statement_failed("reading the catalog"))?.get(0))
     }
 
     fn ask_pruned(position: &[u8]) -> Vec<SystemStatement> {
@@ -441,14 +441,14 @@ impl ChangeTracking for PostgresCentre {
             let log = LogSpec::log_table(log.get::<i64>(0)? as i32);
             let delete = format!("DELETE FROM {log} WHERE version < $1::text::xid8");
             let count = client.execute(&delete, &[&floor]).await;
-            *entries += count.map_err(refused(what))?;
+            *entries += count.map_err(statement_failed(what))?;
         }
         for delete in [
             "DELETE FROM tidewater.everything WHERE version < $1::text::xid8",
             "DELETE FROM tidewater.horizon WHERE oldest_running < $1::text::xid8",
         ] {
             let deleted = client.execute(delete, &[&floor]).await;
-            deleted.map_err(refused(what))?;
+            deleted.map_err(statement_failed(what))?;
         }
         Ok(())
     }
@@ -469,7 +469,7 @@ async fn compact(
           AND attname <> 'version' ORDER BY attnum";
     let table = LogSpec::log_table(log);
     let columns = client.query(columns, &[&table]).await;
-    let columns = columns.map_err(refused(what))?;
+    let columns = columns.map_err(statement_failed(what))?;
     let columns: Vec<&str> = columns.iter().map(|row| row.get(0)).collect();
     if columns.is_empty() {
         return Ok(0);
@@ -495,7 +495,7 @@ async fn compact(
     let deleted = client
         .execute(&delete, &[oldest_running, next_to_begin])
         .await;
-    deleted.map_err(refused(what))
+    deleted.map_err(statement_failed(what))
 }
 
 /// A change log, as the registry says.
@@ -533,7 +533,7 @@ impl RegisteredLog {
                members
              FROM tidewater.change_log ORDER BY id";
         let rows = client.query(sql, &[]).await;
-        let rows = rows.map_err(refused("reading the deployed state"))?;
+        let rows = rows.map_err(statement_failed("reading the deployed state"))?;
         Ok(rows.iter().map(RegisteredLog::from_row).collect())
     }
 
@@ -569,7 +569,8 @@ impl RegisteredLog {
             mends.push(DeploymentStep::sql(description, lock, sql));
         }
         let registered = self.members.as_deref();
-        if let Some(change) = registered.and_then(|it| members::settle(spec, id, it, catalog)) {
+        if let Some(change) = registered.and_then(|it| members::plan_members(spec, id, it, catalog))
+        {
             let lock = PostgresCentre::lock(StepLock::Writers, "the partitions");
             mends.push(DeploymentStep::sql(change.description, lock, change.sql).unneeded());
         }
@@ -587,7 +588,7 @@ async fn find_in_place(
     let at_home = format!("SELECT place = {PLACE} FROM tidewater.history");
     let at_home = client.query_one(&at_home, &[]).await;
     let at_home: bool = at_home
-        .map_err(refused("reading the deployed state"))?
+        .map_err(statement_failed("reading the deployed state"))?
         .get(0);
     let mut mends = Vec::new();
     if !at_home {
@@ -670,7 +671,7 @@ async fn check_encoding(client: &impl GenericClient) -> Result<(), CentreError> 
     let sql = "SELECT pg_catalog.current_setting('server_encoding')";
     let row = client.query_one(sql, &[]).await;
     match row
-        .map_err(refused("reading the database's encoding"))?
+        .map_err(statement_failed("reading the database's encoding"))?
         .get(0)
     {
         "UTF8" => Ok(()),
@@ -693,7 +694,7 @@ async fn found_tables(
     let sql = "SELECT to_regnamespace('tidewater') IS NOT NULL, \
                ARRAY (SELECT own FROM unnest($1::text[]) AS own WHERE to_regclass(own) IS NOT NULL)";
     let row = client.query_one(sql, &[&wanted]).await;
-    let row = row.map_err(refused("looking for the server's tables"))?;
+    let row = row.map_err(statement_failed("looking for the server's tables"))?;
     let names: Vec<&str> = row.get(1);
     if row.get(0) && names.is_empty() {
         return Err(CentreError::Configuration {

@@ -13,7 +13,7 @@ use tokio_postgres::{Row, Transaction};
 use tidewater_protocol::Value;
 
 use super::connection::{PostgresConnection, address};
-use crate::driver_error::refused;
+use crate::driver_error::statement_failed;
 use tidewater_centre::error::CentreError;
 
 pub use dialect::{SqlNames, without_casts};
@@ -121,7 +121,7 @@ pub async fn translate(
         .build_transaction()
         .isolation_level(tokio_postgres::IsolationLevel::RepeatableRead)
         .read_only(true);
-    let reading = begin.start().await.map_err(refused(READING))?;
+    let reading = begin.start().await.map_err(statement_failed(READING))?;
     let tables = tables(&reading).await?;
     let mut translation = SqliteTranslation::default();
     let tables = without_namesakes(tables, &mut translation);
@@ -151,7 +151,10 @@ pub async fn translate(
 const READING: &str = "reading the database to translate it";
 
 async fn query(reading: &Transaction<'_>, sql: &str) -> Result<Vec<Row>> {
-    reading.query(sql, &[]).await.map_err(refused(READING))
+    reading
+        .query(sql, &[])
+        .await
+        .map_err(statement_failed(READING))
 }
 
 async fn tables(reading: &Transaction<'_>) -> Result<Vec<SourceTable>> {
@@ -313,7 +316,7 @@ async fn rows(
     for row in reading_rows {
         let mut values = Vec::with_capacity(table.columns.len());
         for at in 0..table.columns.len() {
-            let value = dialect::value(&row, at).map_err(refused(READING))?;
+            let value = dialect::value(&row, at).map_err(statement_failed(READING))?;
             let bytes = match &value {
                 Value::Text(text) => text.len() as u64,
                 Value::Blob(bytes) => bytes.len() as u64,

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use super::PostgresShared;
 use super::connection::{PATIENCE_MS, PostgresConnection};
-use crate::driver_error::refused;
+use crate::driver_error::statement_failed;
 use tidewater_centre::engine::connection::{DatabaseConnection as _, system_sql};
 use tidewater_centre::error::CentreError;
 use tidewater_centre::records::BlockingTransaction;
@@ -100,7 +100,7 @@ WHERE 0 = ANY(pg_catalog.pg_blocking_pids($1)) AND EXISTS (SELECT FROM pg_catalo
     AND x.locktype = 'transactionid' AND x.transactionid = p.transaction)";
 
 async fn note(shared: &PostgresShared, backend: i32, now_ms: i64) -> Result<(), CentreError> {
-    let error = |error| refused("looking who holds a lock")(error);
+    let error = |error| statement_failed("looking who holds a lock")(error);
     let mut connection = shared.pool.get().await?;
     let blocking = connection.prepare(BLOCKING, &[]).await?;
     let client = connection.client();

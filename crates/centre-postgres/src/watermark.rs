@@ -7,7 +7,7 @@
 
 use super::connection::{DatabaseAddress, PostgresConnection};
 use super::fill_random;
-use crate::driver_error::refused;
+use crate::driver_error::statement_failed;
 use tidewater_centre::engine::marks;
 use tidewater_centre::error::CentreError;
 
@@ -88,7 +88,7 @@ async fn write_mark(
         .client()
         .execute(&statement, &[&mark.as_slice(), &created_ms])
         .await
-        .map_err(refused("writing a mark"))?;
+        .map_err(statement_failed("writing a mark"))?;
     Ok(mark)
 }
 

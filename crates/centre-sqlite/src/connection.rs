@@ -162,12 +162,12 @@ impl connection::DatabaseConnection for SqliteConnection {
     async fn execute(&mut self, what: &str, sql: &str) -> Result<(), CentreError> {
         let executed = self.execute_batch(sql);
         executed.map_err(|error| match failure("deploying")(error) {
-            CentreError::Refused {
+            CentreError::StatementFailed {
                 message,
                 sqlstate,
                 retry,
                 ..
-            } => CentreError::Refused {
+            } => CentreError::StatementFailed {
                 what: what.to_owned(),
                 message,
                 sqlstate,

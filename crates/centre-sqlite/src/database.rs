@@ -80,7 +80,7 @@ impl WorkerConnection for SqliteWorkerConnection {
         Box::pin(self.thread.run(move |connection| {
             let served = refresh(connection, &served)?;
             let mut rows = UploadRows::new(connection, &served);
-            at_once(engine::upload::settle(&mut rows, &choice))
+            at_once(engine::upload::settle_conflict(&mut rows, &choice))
         }))
     }
 

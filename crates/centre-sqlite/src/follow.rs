@@ -175,7 +175,7 @@ fn partitions(
         let read = read_values(row, 0, &rule.types).map_err(following)?;
         let read = rule.types.iter().zip(read);
         let read: Vec<Datum<'_>> = read
-            .map(|(&it, value)| values::settled(it, value))
+            .map(|(&it, value)| values::normalize(it, value))
             .collect();
         rule.take(None, &mut partitions, &read);
     }

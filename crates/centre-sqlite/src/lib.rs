@@ -26,7 +26,6 @@ mod recorded_log;
 mod route;
 mod route_triggers;
 mod row;
-mod row_error;
 mod rows;
 mod scope;
 mod scope_sources;
@@ -165,7 +164,7 @@ fn failure(what: &'static str) -> impl Fn(rusqlite::Error) -> CentreError + Copy
                 message: format!("{what}: {message}"),
             };
         }
-        CentreError::Refused {
+        CentreError::StatementFailed {
             what: what.into(),
             message,
             sqlstate: code,

@@ -9,7 +9,8 @@ use tidewater_protocol::{Code, ColumnType, Datum, Op, Table, UnpackedRow};
 
 use super::connection::SqliteConnection;
 use super::publication::{Publication, PublishedTable};
-use super::{deferred_violations, download, failure, row_error, values};
+use super::rows::refusal::{self, RowError};
+use super::{deferred_violations, download, failure, values};
 use tidewater_centre::engine::upload::incoming_rows;
 use tidewater_centre::engine::upload::refusal_reason::RefusalReason;
 use tidewater_centre::engine::upload::upload_writer::{CentralRow, MetRow, RowImage};
@@ -33,21 +34,6 @@ pub(super) enum RowFate {
     Refused(RefusalReason),
     /// Not taken now; other rows of the upload may make way for it.
     Failed(RefusalReason),
-}
-
-/// Why a row stops its list.
-#[derive(Debug)]
-pub(super) enum RowError {
-    /// It ended the transaction.
-    Ended(RefusalReason),
-    /// Anything else.
-    Centre(CentreError),
-}
-
-impl From<CentreError> for RowError {
-    fn from(error: CentreError) -> RowError {
-        RowError::Centre(error)
-    }
 }
 
 /// Writes rows of a table.
@@ -103,7 +89,7 @@ impl<'a> TableWriter<'a> {
             let name = &self.publication.schema.tables[self.table.index].name;
             fate = RowFate::Failed(RefusalReason {
                 code: Code::RowForeignKey,
-                reason: row_error::foreign_key_reason(name, row.op == Some(Op::Delete)),
+                reason: refusal::foreign_key_reason(name, row.op == Some(Op::Delete)),
                 database_code: None,
             });
         }
@@ -135,7 +121,7 @@ impl<'a> TableWriter<'a> {
             return Ok(RowFate::PassedOver);
         }
         let now = central.values(self.row_types())?;
-        let old = self.settle(&row.old);
+        let old = self.normalize(&row.old);
         match op {
             Op::Update if self.insists || matches(&old, &now) => self.update(&key, &now, &row.new),
             Op::Delete if self.insists || matches(&old, &now) => self.delete(key),
@@ -152,7 +138,7 @@ impl<'a> TableWriter<'a> {
             return Ok(None);
         };
         let now = central.values(self.row_types())?;
-        let is_as_uploaded = central.is_whole && matches(&self.settle(&row.new), &now);
+        let is_as_uploaded = central.is_whole && matches(&self.normalize(&row.new), &now);
         Ok(Some(MetRow {
             central,
             is_as_uploaded,
@@ -166,7 +152,7 @@ impl<'a> TableWriter<'a> {
 
     /// The values by which an uploaded row refers to another; `None` if it refers to none.
     pub(super) fn referring(&self, columns: &[usize], new: &[Datum<'_>]) -> Option<Vec<Native>> {
-        let values = self.bind(columns, &self.settle(new)).ok()?;
+        let values = self.bind(columns, &self.normalize(new)).ok()?;
         (!values.contains(&Native::Null)).then_some(values)
     }
 
@@ -182,7 +168,7 @@ impl<'a> TableWriter<'a> {
             return Ok(None);
         };
         let now = central.values(self.row_types())?;
-        let is_found = self.insists || matches(&self.settle(&row.old), &now);
+        let is_found = self.insists || matches(&self.normalize(&row.old), &now);
         Ok(is_found.then_some(key))
     }
 
@@ -229,13 +215,13 @@ impl<'a> TableWriter<'a> {
 
     /// The uploaded values as the centre will give them back; what remotes do not write is as good
     /// as not sent.
-    fn settle<'v>(&self, uploaded: &[Datum<'v>]) -> Vec<Option<Datum<'v>>> {
+    fn normalize<'v>(&self, uploaded: &[Datum<'v>]) -> Vec<Option<Datum<'v>>> {
         let arranged = self.table.map.arrange(uploaded).into_iter();
         let arranged = arranged.zip(self.types()).enumerate();
         arranged
             .map(|(column, (value, &column_type))| {
                 let value = value.filter(|_| !self.table.read_only.contains(&column));
-                value.map(|value| values::settled(column_type, value))
+                value.map(|value| values::normalize(column_type, value))
             })
             .collect()
     }
@@ -252,7 +238,7 @@ impl<'a> TableWriter<'a> {
 
     fn insert(&mut self, new: &[Datum<'_>]) -> Result<RowFate, RowError> {
         self.note_exactness(new);
-        match self.bind(&self.table.written, &self.settle(new)) {
+        match self.bind(&self.table.written, &self.normalize(new)) {
             Ok(values) => self.execute(&self.insert, values, false),
             Err(refusal) => Ok(RowFate::Refused(refusal)),
         }
@@ -266,7 +252,7 @@ impl<'a> TableWriter<'a> {
         new: &[Datum<'_>],
     ) -> Result<RowFate, RowError> {
         self.note_exactness(new);
-        let new = self.settle(new);
+        let new = self.normalize(new);
         let columns = new.iter().enumerate().filter_map(|(column, value)| {
             let value = value.as_ref()?;
             values::differ(value, &now[column]).then_some(column)
@@ -310,7 +296,7 @@ impl<'a> TableWriter<'a> {
                 database_code: None,
             })),
             Ok(_) => Ok(RowFate::Applied),
-            Err(error) => match row_error::classify(&error, table, deleting) {
+            Err(error) => match refusal::reason(&error, table, deleting) {
                 Some(refusal) if self.connection.is_autocommit() => Err(RowError::Ended(refusal)),
                 Some(refusal) => Ok(RowFate::Failed(refusal)),
                 None => Err(failure("writing a row")(error).into()),

@@ -2,7 +2,8 @@
 //! process. What one row does is in [`super::row`]; what is written and in which order is the
 //! engine's affair.
 
-mod orphans;
+mod missing_parents;
+pub(crate) mod refusal;
 pub(super) mod script;
 mod together;
 mod watch;
@@ -15,10 +16,11 @@ use rusqlite::types::Value as Native;
 
 use tidewater_protocol::{Datum, Op, Value};
 
+use self::refusal::RowError;
 use self::script::EndingScripts;
 use super::connection::SqliteConnection;
 use super::publication::{Publication, PublishedTable};
-use super::row::{Incoming, RowError, RowFate, TableWriter, savepoint};
+use super::row::{Incoming, RowFate, TableWriter, savepoint};
 use super::served::Served;
 use super::{deferred_violations, failure, scope, upstream};
 use tidewater_centre::engine::connection::{DatabaseConnection as _, SystemStatement, system_sql};
@@ -176,7 +178,7 @@ fn key_text(key: &[Native]) -> String {
 
 /// The error of a list in which a row ended the transaction.
 fn ended() -> CentreError {
-    CentreError::Refused {
+    CentreError::StatementFailed {
         what: "an upload with rows that end the transaction one after the other".into(),
         message: "the list is to be applied without them".into(),
         sqlstate: None,
@@ -461,7 +463,7 @@ impl<'c> UploadWriter for UploadRows<'c> {
         reference: &ParentReference<'_, PublishedTable>,
         rows: &[RowRef],
     ) -> Result<Vec<RowRef>> {
-        self.find_orphans(table, reference, rows)
+        self.select_rows_without_parent(table, reference, rows)
     }
 
     async fn write_cycle(&mut self, parts: &[CyclePart<'_, '_, PublishedTable>]) -> Result<bool> {

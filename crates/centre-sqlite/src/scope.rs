@@ -70,7 +70,7 @@ fn answer(
                     hint: "correct the query, or the data that it reads".into(),
                 }
             })?;
-            values.push(values::settled(column_type, value));
+            values.push(values::normalize(column_type, value));
         }
         rule.take(question.window, &mut partitions, &values);
     }

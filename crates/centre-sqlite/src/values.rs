@@ -234,7 +234,7 @@ fn bind_decimal(decimal: Decimal<'_>) -> Result<Native, &'static str> {
 
 /// The value as the column will give it back: decimals rounded to the column's scale,
 /// half away from zero.
-pub(super) fn settled(column_type: ColumnType, datum: Datum<'_>) -> Datum<'_> {
+pub(super) fn normalize(column_type: ColumnType, datum: Datum<'_>) -> Datum<'_> {
     let (
         ColumnType::Decimal {
             scale: Some(wanted),
@@ -271,7 +271,7 @@ pub(super) fn is_kept(column_type: ColumnType, as_text: bool, datum: &Datum<'_>)
         (ColumnType::Decimal { scale: None }, Datum::Decimal(decimal)) if !as_text => {
             shortest(*decimal) == *decimal
         }
-        _ => settled(column_type, *datum) == *datum,
+        _ => normalize(column_type, *datum) == *datum,
     }
 }
 
@@ -334,7 +334,7 @@ mod tests {
         );
         let cents = ColumnType::Decimal { scale: Some(2) };
         for (text, rounded) in [("1.005", "1.01"), ("-1.005", "-1.01"), ("1.0049", "1.00")] {
-            assert_eq!(settled(cents, datum(text)).to_string(), rounded);
+            assert_eq!(normalize(cents, datum(text)).to_string(), rounded);
         }
     }
 

@@ -56,9 +56,10 @@ pub enum CentreError {
         /// What the driver says.
         message: String,
     },
-    /// The database refused a statement of ours.
+    /// A statement of ours failed in the database. A row that the database does not take is no
+    /// error: see [`crate::engine::upload::refusal_reason::RefusalReason`].
     #[error("the consolidated database refused {what}: {message}")]
-    Refused {
+    StatementFailed {
         /// What was being done.
         what: String,
         /// What the database says.
@@ -68,6 +69,13 @@ pub enum CentreError {
         /// Whether the same transaction may succeed when it is run again
         /// (deadlock, serialization failure).
         retry: bool,
+    },
+    /// Others have changed rows of a table faster than their conflicts could be resolved. Nothing
+    /// was changed; the same may succeed when it is tried again.
+    #[error("others have changed rows of table {table:?} again and again while they were resolved")]
+    Overtaken {
+        /// The table.
+        table: String,
     },
     /// The configuration asks for something that the database does not have or that
     /// cannot be done.
@@ -199,11 +207,11 @@ impl CentreError {
         --refuse-pending. They stay listed: nobody here knows what a remote has pending. What is \
         refused stays there, listed by tidewater refused list";
 
-    /// The database's own code, if it has refused something: the SQLSTATE, or the extended result code
+    /// The database's own code, if a statement of it failed: the SQLSTATE, or the extended result code
     /// of SQLite.
     pub fn database_code(&self) -> Option<&str> {
         match self {
-            CentreError::Refused { sqlstate: code, .. }
+            CentreError::StatementFailed { sqlstate: code, .. }
             | CentreError::Script {
                 database_code: code,
                 ..
@@ -221,7 +229,9 @@ impl CentreError {
         match self {
             CentreError::Unavailable { .. } => Code::ConsolidatedUnavailable,
             _ if self.is_out_of_resources() => Code::ConsolidatedUnavailable,
-            CentreError::Refused { .. } => Code::ConsolidatedRefused,
+            CentreError::StatementFailed { .. } | CentreError::Overtaken { .. } => {
+                Code::ConsolidatedRefused
+            }
             CentreError::Configuration { .. }
             | CentreError::Scripts { .. }
             | CentreError::RemotesHeldUp { .. } => Code::Usage,
@@ -249,7 +259,7 @@ impl CentreError {
                 "check that the database runs, and host and port in its URL".into()
             }
             // insufficient_privilege
-            CentreError::Refused {
+            CentreError::StatementFailed {
                 sqlstate: Some(state),
                 message,
                 ..
@@ -260,7 +270,7 @@ impl CentreError {
                  USAGE ON ALL SEQUENCES IN SCHEMA tidewater TO it"
                     .into()
             }
-            CentreError::Refused {
+            CentreError::StatementFailed {
                 sqlstate: Some(state),
                 ..
             } if state == "42501" => "deploying needs CREATE on the database, and ownership of \
@@ -273,7 +283,12 @@ impl CentreError {
                                       tidewater check -c FILE prints the statement that gives each \
                                       right that is missing"
                 .into(),
-            CentreError::Refused { .. } => "see the server's log and the database's own".into(),
+            CentreError::StatementFailed { .. } => {
+                "see the server's log and the database's own".into()
+            }
+            CentreError::Overtaken { .. } => {
+                "run it again when fewer changes are made to the same rows".into()
+            }
             CentreError::Configuration { hint, .. } | CentreError::NoRole { hint, .. } => {
                 hint.clone()
             }
@@ -324,7 +339,10 @@ impl CentreError {
 
     /// Whether running the same transaction again may succeed.
     pub fn is_retryable(&self) -> bool {
-        matches!(self, CentreError::Refused { retry: true, .. })
+        matches!(
+            self,
+            CentreError::StatementFailed { retry: true, .. } | CentreError::Overtaken { .. }
+        )
     }
 
     /// Whether the database says that it lacks room, memory or connections (SQLSTATE class 53), or
@@ -333,7 +351,7 @@ impl CentreError {
     pub fn is_out_of_resources(&self) -> bool {
         matches!(
             self,
-            CentreError::Refused { sqlstate: Some(state), .. }
+            CentreError::StatementFailed { sqlstate: Some(state), .. }
                 if state.starts_with("53") || state.starts_with("58")
         )
     }
@@ -349,13 +367,13 @@ mod tests {
     #[test]
     fn what_the_database_lacks_it_may_have_later() {
         let code = |sqlstate: &str| {
-            let refused = CentreError::Refused {
+            let failed = CentreError::StatementFailed {
                 what: "deploying".into(),
                 message: "no".into(),
                 sqlstate: Some(sqlstate.into()),
                 retry: false,
             };
-            refused.code()
+            failed.code()
         };
         for sqlstate in ["53100", "53200", "58030", "58P01"] {
             assert_eq!(code(sqlstate), Code::ConsolidatedUnavailable, "{sqlstate}");
@@ -365,7 +383,7 @@ mod tests {
 
     #[test]
     fn missing_privileges_are_named() {
-        let error = CentreError::Refused {
+        let error = CentreError::StatementFailed {
             what: "deploying".into(),
             message: "permission denied for table customer".into(),
             sqlstate: Some("42501".into()),

@@ -78,7 +78,7 @@ impl OpenCentre {
         let result = self.runtime.block_on(future);
         let may_be_undeployed = matches!(
             result,
-            Err(CentreError::Refused { .. } | CentreError::NotDeployed { .. })
+            Err(CentreError::StatementFailed { .. } | CentreError::NotDeployed { .. })
         );
         if let (true, Some(config)) = (may_be_undeployed, &self.config) {
             let loaded = self

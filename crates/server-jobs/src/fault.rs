@@ -317,7 +317,7 @@ impl From<CentreError> for Fault {
                     "sync again later; the server's operator finds the reason in its log",
                 )
             },
-            CentreError::Refused { .. } => Fault::new(
+            CentreError::StatementFailed { .. } => Fault::new(
                 Code::ConsolidatedRefused,
                 "the consolidated database refused an operation of the server",
                 "tell the server's operator to look into its log",
@@ -340,7 +340,7 @@ mod tests {
 
     #[test]
     fn what_the_database_says_stays_on_the_server() {
-        let fault = Fault::from(CentreError::Refused {
+        let fault = Fault::from(CentreError::StatementFailed {
             what: "INSERT".into(),
             message: "relation secret".into(),
             sqlstate: None,
@@ -359,13 +359,13 @@ mod tests {
             CentreError::Unavailable {
                 message: "gone".into(),
             },
-            CentreError::Refused {
+            CentreError::StatementFailed {
                 what: "COMMIT".into(),
                 message: "deadlock".into(),
                 sqlstate: None,
                 retry: true,
             },
-            CentreError::Refused {
+            CentreError::StatementFailed {
                 what: "COPY".into(),
                 message: "No space left on device".into(),
                 sqlstate: Some("53100".into()),

@@ -180,7 +180,7 @@ async fn sync(
 }
 
 /// A program syncs nothing: it stays until it is shut out, or the server shuts down.
-pub async fn refuse(
+pub async fn refuse_sync(
     service: &SyncService,
     channel: ConnectionChannel<'_>,
     stay: &Registration<'_>,

@@ -165,7 +165,7 @@ async fn serve_channels(
     let mut calls = pin!(desk.run());
     let mut syncs = pin!(async {
         match is_program {
-            true => session::refuse(&service.sync, wire.sync(), stay).await,
+            true => session::refuse_sync(&service.sync, wire.sync(), stay).await,
             false => session::run(&service.sync, wire.sync(), guest, stay, arrival).await,
         }
     });

@@ -14,7 +14,7 @@ use crate::acting::AssumedRole;
 use crate::array::Array;
 use crate::connection::PostgresConnection;
 use crate::decoder::{RowDecoder, recycle};
-use crate::driver_error::refused;
+use crate::driver_error::statement_failed;
 use crate::publication::{PublishedTable, TableRule};
 use crate::quote::literal;
 use crate::scope::{partition_arrays, partition_types};
@@ -143,7 +143,7 @@ impl Reader<'_> {
         let asked = connection.prepare(WEIGHT, &[]).await?;
         let oid = self.table.oid;
         let weight = connection.client().query_one(&asked, &[&oid]).await;
-        let weight = weight.map_err(refused("asking for the size of a table"))?;
+        let weight = weight.map_err(statement_failed("asking for the size of a table"))?;
         Ok(u64::try_from(weight.get::<_, i64>(0)).is_ok_and(|it| it >= bytes))
     }
 
@@ -329,7 +329,7 @@ impl Reader<'_> {
         parameters: &[&(dyn ToSql + Sync)],
         take: TakeKey<'_>,
     ) -> Result<(), CentreError> {
-        let error = |error| refused("reading changes for a download")(error);
+        let error = |error| statement_failed("reading changes for a download")(error);
         let declare = format!("DECLARE tidewater_keys NO SCROLL CURSOR FOR {keys}");
         let statement = connection.prepare(&declare, &[]).await?;
         let declared = connection.client().execute(&statement, parameters).await;
@@ -463,7 +463,7 @@ impl Reader<'_> {
             return Ok(());
         }
         let left = client.batch_execute(self.acting.leave()).await;
-        left.map_err(refused("giving up a role"))
+        left.map_err(statement_failed("giving up a role"))
     }
 
     fn failed(&self, what: &'static str, error: Error) -> CentreError {

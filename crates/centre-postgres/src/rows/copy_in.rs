@@ -14,7 +14,7 @@ use super::refusal::may_be_data_error;
 use super::sql::Incoming;
 use crate::connection::PostgresConnection;
 use crate::decoder::recycle;
-use crate::driver_error::refused;
+use crate::driver_error::statement_failed;
 use crate::quote::ident_list;
 use crate::values::PostgresType;
 use tidewater_centre::engine::upload::upload_writer::MayWrite;
@@ -61,7 +61,7 @@ pub(super) async fn copy_in(
 ) -> Result<Option<bool>, CentreError> {
     let statement = connection.prepare(&statement(incoming), &[]).await?;
     let client = connection.client();
-    let error = |error| refused("copying rows of an upload")(error);
+    let error = |error| statement_failed("copying rows of an upload")(error);
     let (saved, sink) = future::join(
         client.batch_execute("SAVEPOINT tidewater_copy"),
         connection.copy_in(&statement),

@@ -7,7 +7,7 @@ use tokio_postgres::{Row, Statement};
 use super::refusal::{is_data_error, may_be_data_error, reason};
 use super::{Result, UploadRows};
 use crate::array::Array;
-use crate::driver_error::{centre_error, refused};
+use crate::driver_error::{centre_error, statement_failed};
 use tidewater_centre::engine::upload::refusal_reason::RefusalReason;
 
 /// The outcome of a statement in a savepoint.
@@ -26,7 +26,7 @@ impl UploadRows<'_> {
         arrays: &[Array],
     ) -> Result<StatementOutcome> {
         let (client, acting) = (self.connection.client(), &self.acting);
-        let error = |error| refused("applying rows of an upload")(error);
+        let error = |error| statement_failed("applying rows of an upload")(error);
         let parameters = as_parameters(arrays);
         let begin = format!("SAVEPOINT tidewater_batch; {}", acting.enter());
         let end = format!("{}RELEASE tidewater_batch", acting.leave());

@@ -4,7 +4,7 @@
 mod copy_in;
 mod execute;
 mod fitness;
-mod orphans;
+mod missing_parents;
 mod refusal;
 pub(super) mod script;
 mod sql;
@@ -33,7 +33,7 @@ use super::system_statement::run_all;
 use super::waits::HURRIED_MS;
 use super::{FINGERPRINTS, PostgresShared, fill_random};
 use crate::caller::WHO;
-use crate::driver_error::{centre_error, refused};
+use crate::driver_error::{centre_error, statement_failed};
 use tidewater_centre::engine::connection::SystemStatement;
 use tidewater_centre::engine::scope::ScopePurpose;
 use tidewater_centre::engine::upload::incoming_rows::RowRef;
@@ -163,7 +163,7 @@ impl<'c> UploadRows<'c> {
 
     async fn batch_execute(&self, what: &'static str, sql: &str) -> Result<()> {
         let done = self.connection.client().batch_execute(sql).await;
-        done.map_err(refused(what))
+        done.map_err(statement_failed(what))
     }
 
     /// The table as it is now.
@@ -201,7 +201,7 @@ impl UploadWriter for UploadRows<'_> {
     }
 
     async fn store_result(&mut self, result: SystemStatement) -> Result<()> {
-        let error = |error| refused("storing the result of an upload")(error);
+        let error = |error| statement_failed("storing the result of an upload")(error);
         let store = [result];
         let storing = self.connection.prepare_own(&store).await?;
         let client = self.connection.client();
@@ -251,7 +251,7 @@ impl UploadWriter for UploadRows<'_> {
         uploads: &[&'u SyncUpload],
         tables: &[Incoming<'u>],
     ) -> Result<Vec<Option<ClaimedSequence>>> {
-        let error = |error| refused("admitting an upload")(error);
+        let error = |error| statement_failed("admitting an upload")(error);
         self.acting = AssumedRole::default();
         let connection = &mut *self.connection;
         let publications = [publication];
@@ -315,7 +315,7 @@ impl UploadWriter for UploadRows<'_> {
     }
 
     async fn lock_tables(&mut self, _: &Publication, tables: &[Incoming<'_>]) -> Result<()> {
-        let error = |error| refused("opening tables")(error);
+        let error = |error| statement_failed("opening tables")(error);
         self.acting = AssumedRole::default();
         let connection = &mut *self.connection;
         let transaction = connection.prepare(TRANSACTION, &[]).await?;
@@ -465,7 +465,8 @@ impl UploadWriter for UploadRows<'_> {
         reference: &ParentReference<'_, PublishedTable>,
         rows: &[RowRef],
     ) -> Result<Vec<RowRef>> {
-        self.find_orphans(table, reference, rows).await
+        self.select_rows_without_parent(table, reference, rows)
+            .await
     }
 
     async fn write_cycle(&mut self, parts: &[CyclePart<'_, '_, PublishedTable>]) -> Result<bool> {
@@ -500,7 +501,7 @@ impl UploadWriter for UploadRows<'_> {
               AND schemaname <> 'tidewater' AND schemaname NOT LIKE 'pg\\_temp\\_%'
             ORDER BY 1";
         let counted = self.connection.client().query(COUNTED, &[]).await;
-        let counted = counted.map_err(refused("counting what was changed"))?;
+        let counted = counted.map_err(statement_failed("counting what was changed"))?;
         let count = |row: &tokio_postgres::Row, column: usize| {
             let count: i64 = row.get(column);
             count.unsigned_abs()
@@ -558,7 +559,7 @@ async fn scopes_of_each(
     let say = async |user: &str, remote: &str| {
         let who: [&(dyn ToSql + Sync); 2] = [&user, &remote];
         let said = client.query_one(says, &who).await;
-        said.map_err(refused("saying who uploads"))
+        said.map_err(statement_failed("saying who uploads"))
     };
     let of_each = uploads.iter().zip(queries).map(async |(upload, queries)| {
         let remote = upload.context.remote_id.to_string();

@@ -13,7 +13,7 @@ use super::{Result, UploadRows};
 use crate::array::Array;
 use crate::calls::{EncodedArgument, of_script};
 use crate::decoder::RowDecoder;
-use crate::driver_error::{centre_error, refused};
+use crate::driver_error::{centre_error, statement_failed};
 use crate::publication::PublishedTable;
 use crate::quote::ident;
 use crate::script_times;
@@ -155,7 +155,7 @@ impl UploadRows<'_> {
             client.batch_execute(&end),
         )
         .await;
-        saved.map_err(refused(RUNNING))?;
+        saved.map_err(statement_failed(RUNNING))?;
         let mut done = Vec::with_capacity(count);
         for (number, ran) in ran.into_iter().enumerate() {
             match ran {
@@ -172,7 +172,7 @@ impl UploadRows<'_> {
                 }
             }
         }
-        released.map_err(refused(RUNNING))?;
+        released.map_err(statement_failed(RUNNING))?;
         Ok(Ok(done))
     }
 }

@@ -15,7 +15,7 @@ use super::sql::{self, Incoming};
 use super::{Result, UploadRows};
 use crate::array::Array;
 use crate::decoder::{RowDecoder, recycle};
-use crate::driver_error::refused;
+use crate::driver_error::statement_failed;
 use crate::publication::PublishedTable;
 use crate::rows::execute::as_parameters;
 use tidewater_centre::engine::upload::incoming_rows::RowRef;
@@ -222,7 +222,7 @@ impl UploadRows<'_> {
             let statement = self.connection.prepare(&sql, &[]).await?;
             let client = self.connection.client();
             let logged = client.execute(&statement, &as_parameters(&arrays)).await;
-            logged.map_err(refused("logging uploaded rows"))?;
+            logged.map_err(statement_failed("logging uploaded rows"))?;
         }
         Ok(())
     }
@@ -323,7 +323,7 @@ impl UploadRows<'_> {
             let arrays = parameters(table, Op::Delete, &[], some)?;
             let client = self.connection.client();
             let result = client.query(&statement, &as_parameters(&arrays)).await;
-            let result = result.map_err(refused("looking for rows to delete"))?;
+            let result = result.map_err(statement_failed("looking for rows to delete"))?;
             found.extend(result.iter().map(|row| some[ordinal(row, 0)]));
         }
         found.sort_unstable();
@@ -346,7 +346,7 @@ impl UploadRows<'_> {
         let arrays = read_parameters(table, Op::Delete, &found, RowImage::Old)?;
         let client = self.connection.client();
         let result = client.query(&statement, &as_parameters(&arrays)).await;
-        let result = result.map_err(refused("looking for children of rows to delete"))?;
+        let result = result.map_err(statement_failed("looking for children of rows to delete"))?;
         Ok(result.iter().map(|row| found[ordinal(row, 0)]).collect())
     }
 }

@@ -16,10 +16,10 @@ use serde_json::{Value as Json, json};
 
 use tidewater_protocol::{Code, Value};
 
+use super::refusal::reason;
 use crate::calls::{STEPS, bound, of_script};
 use crate::connection::SqliteConnection;
 use crate::row::savepoint;
-use crate::row_error::classify;
 use crate::{download, failure, quote};
 use tidewater_centre::engine::scripts::{SCRIPT_TIMEOUT, ScriptStatement, SetColumn};
 use tidewater_centre::engine::upload::refusal_reason::RefusalReason;
@@ -165,7 +165,7 @@ fn apart(
     let ran = match done {
         Ok(ran) => ran,
         Err(error) => {
-            let refusal = classify(&error, "", false);
+            let refusal = reason(&error, "", false);
             let mut refusal = refusal.ok_or_else(|| failure(RUNNING)(error))?;
             if refusal.code == Code::RowForeignKey {
                 refusal.reason = FOREIGN_KEY.to_owned();

@@ -3,10 +3,11 @@
 
 use tidewater_protocol::Op;
 
+use super::refusal::RowError;
 use super::{Result, UploadRows, ended};
 use crate::deferred_violations;
 use crate::publication::PublishedTable;
-use crate::row::{Incoming, RowError, RowFate};
+use crate::row::{Incoming, RowFate};
 use tidewater_centre::engine::upload::incoming_rows::RowRef;
 use tidewater_centre::engine::upload::upload_writer::CyclePart;
 

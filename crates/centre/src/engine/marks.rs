@@ -103,7 +103,7 @@ fn same(error: &CentreError) -> CentreError {
     match error {
         CentreError::Unavailable { .. } => CentreError::Unavailable { message },
         CentreError::Locked { .. } => CentreError::Locked { message },
-        _ => CentreError::Refused {
+        _ => CentreError::StatementFailed {
             what: "a mark".into(),
             message,
             sqlstate: None,

@@ -476,14 +476,14 @@ fn hindered(call: &ProcedureCall, error: CentreError) -> Result<CallRun> {
     match error {
         CentreError::Locked { message } => Ok(CallRun::Done(CallOutcome::Busy { message })),
         // query_canceled: if not by this call, then by what was meant for another one.
-        CentreError::Refused {
+        CentreError::StatementFailed {
             sqlstate: Some(state),
             ..
         } if state == "57014" => Ok(match call.cancel.is_set() {
             true => CallRun::Done(CallOutcome::Interrupted),
             false => CallRun::Again(CallOutcome::Interrupted),
         }),
-        CentreError::Refused {
+        CentreError::StatementFailed {
             message,
             retry: true,
             ..

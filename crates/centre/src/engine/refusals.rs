@@ -229,8 +229,8 @@ pub(in crate::engine) fn attempts(record: &RefusedRecord) -> SystemStatement {
     )
 }
 
-/// Settles rows, each given by its attempts.
-pub(in crate::engine) fn settle(rows: &[(Vec<i64>, RefusalEnd)]) -> [SystemStatement; 2] {
+/// Moves rows, each given by its attempts, to those that are settled.
+pub(in crate::engine) fn move_to_settled(rows: &[(Vec<i64>, RefusalEnd)]) -> [SystemStatement; 2] {
     let ends = rows.iter().filter_map(|(attempts, end)| {
         let last = *attempts.iter().max()?;
         Some(system_row![

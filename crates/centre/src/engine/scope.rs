@@ -417,7 +417,7 @@ pub fn failed(question: &ScopeQuestion<'_>, table: &str, error: CentreError) -> 
         (Some(parameter), None) => format!("the allowed query of the parameter {parameter:?}"),
     };
     match error {
-        CentreError::Refused {
+        CentreError::StatementFailed {
             retry: false,
             message,
             ..

@@ -19,26 +19,36 @@
 //! 7. [`scope_admission`] finds the scope by which the rows are judged.
 //! 8. [`sent_before`] finds the changes that the centre may have already.
 //! 9. [`given_rows`] reads which rows of the centre a script shows to the remote.
-//! 10. [`settled_refusals`] reads which parents were refused in earlier uploads.
-//! 11. [`apply`](mod@apply) applies one upload ([`upload_run`]) in the order of [`step_order`], and begins
-//!     again when a later step says so.
-//! 12. [`unpublished_rows`] refuses the rows for which the publication has nothing any more.
+//! 10. [`row_decisions`] keeps what is decided of rows before they are written: it is asked of every
+//!     row, and grows from round to round. [`earlier_refusals`] reads for it which parents were
+//!     refused in earlier uploads.
+//! 11. [`apply`](mod@apply) applies one upload ([`upload_run`]) in rounds, each in the order of
+//!     [`step_order`]; another one begins when a later step says so.
+//! 12. [`unpublished_rows`] refuses the rows for which the publication has nothing any more, and keeps
+//!     the values of columns that have left.
 //! 13. [`scripted`] runs the upload scripts of a table in place of the next two steps.
-//! 14. [`settle`](mod@settle) writes the rows of one operation and decides conflicts;
-//!     [`ready_rows`] has those that are ready, [`resolver_output`] writes what a resolver makes
-//!     of a conflict, [`row_writers`] tells it who has written the centre's row.
+//! 14. [`write_rows`] writes the rows of one operation; [`ready_rows`] has those that are ready,
+//!     [`row_meeting`] decides what becomes of one that meets a row of the centre,
+//!     [`resolver_output`] writes what a resolver makes of a conflict, [`row_writers`] tells it who has
+//!     written the centre's row. What may not be written by the scope before the upload is refused
+//!     here.
 //! 15. [`retry`] tries failed rows again; [`key_cycles`] finds those that need each other.
-//! 16. [`orphans`] names the parents that a refused row misses.
-//! 17. [`dependent_refusals`] decides the rows that cannot take effect because others did not.
-//! 18. [`authorization`] judges rows as they are in the end by the scope of the end.
+//! 16. [`apply`](mod@apply) refuses what has failed for the last time; [`missing_parent_reason`] words
+//!     the reason when the database says that a parent is missing.
+//! 17. [`dependent_refusals`] finds the rows that cannot take effect because others did not, for
+//!     another round.
+//! 18. [`authorization`] finds the rows that may not be written by the scope at the end, for another
+//!     round.
 //! 19. [`computed_values`] reads what the centre has made of the rows.
 //! 20. [`outcomes`] collects what became of each row; [`result`] packs that for the remote, and
 //!     [`row_json`] writes it for people.
-//! 21. [`settled_refusals`] closes the refusals that the upload has settled.
+//! 21. [`earlier_refusals`] closes the refusals that the upload answers.
 //! 22. [`echo_filter`] notes the rows that the download of the same sync leaves out.
 //!
+//! A row that *failed* may be tried again; one that is *refused* is final ([`refusal_reason`]).
+//!
 //! [`operator_choice`] (a version of a conflict) and [`replay`] (a refused row) send what an operator
-//! has chosen through the steps 11 to 20, by [`operator_change`]. [`row_keys`] and [`refusal_reason`]
+//! has chosen through the steps 10 to 20, by [`operator_change`]. [`row_keys`] and [`refusal_reason`]
 //! have what all steps name rows and refusals by. The adapter implements [`upload_writer`] and
 //! [`target_table`].
 
@@ -48,6 +58,7 @@ mod batching;
 pub mod column_map;
 mod computed_values;
 mod dependent_refusals;
+mod earlier_refusals;
 mod echo_filter;
 mod foreign_keys;
 mod given_rows;
@@ -55,9 +66,9 @@ mod handler_decisions;
 pub mod incoming_rows;
 mod key_cascades;
 mod key_cycles;
+pub mod missing_parent_reason;
 mod operator_change;
 mod operator_choice;
-pub mod orphans;
 mod outcomes;
 mod ready_rows;
 pub mod refusal_reason;
@@ -65,24 +76,25 @@ mod replay;
 mod resolver_output;
 mod result;
 mod retry;
+mod row_decisions;
 pub(crate) mod row_json;
 mod row_keys;
+mod row_meeting;
 mod row_writers;
 mod scope_admission;
 mod scripted;
 mod sent_before;
-mod settle;
-mod settled_refusals;
 mod step_order;
 pub mod target_table;
 mod unpublished_rows;
 mod upload_list;
 mod upload_run;
 pub mod upload_writer;
+mod write_rows;
 
 pub use crate::engine::upload::upload_list::apply;
-pub use operator_choice::settle;
-pub use replay::settle as settle_refused;
+pub use operator_choice::settle_conflict;
+pub use replay::settle_refused;
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -381,6 +393,9 @@ pub struct UploadRecords {
     pub conflicts: Vec<UploadConflict>,
     /// Changes that were refused.
     pub refused: Vec<UploadRefusal>,
+    /// Values of columns that are not published any more. They are listed with the refused rows,
+    /// but the rows that they were in are taken, or not, like any other.
+    pub dropped_values: Vec<UploadRefusal>,
 }
 
 /// A change that met one of somebody else's.
@@ -431,6 +446,8 @@ impl UploadRecords {
         upload: &SyncUpload,
     ) -> Result<()> {
         store_all(&self.conflicts, upload, connection).await?;
+        // Of a row that is refused, too, operators read the record that comes last.
+        store_all(&self.dropped_values, upload, connection).await?;
         store_all(&self.refused, upload, connection).await
     }
 }

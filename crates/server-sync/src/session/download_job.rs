@@ -54,8 +54,8 @@ impl Sync<'_> {
                 part_of: None,
                 own: take_own(&mut applied.own, index),
                 gained: applied.gained(index),
-                refused_from: subscription.refused[0],
-                settled_after: subscription.refused[1],
+                refused_from: subscription.refusal_news.refused_from,
+                settled_after: subscription.refusal_news.settled_after,
                 given,
             }
         });

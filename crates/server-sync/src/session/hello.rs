@@ -40,8 +40,8 @@ pub struct Subscription {
     pub numbers: Vec<NumbersLeft>,
     /// What the remote has set.
     pub parameters: BTreeMap<String, String>,
-    /// See [`HelloSubscription::refused_from`] and the field behind it.
-    pub refused: [u64; 2],
+    /// What it wants to hear of its refused rows.
+    pub refusal_news: RefusalNews,
     /// What was not equal when it verified itself.
     pub verified: Option<VerifiedTables>,
     /// The checkpoint, once it is found to be what a server signed for the remote of the
@@ -49,6 +49,15 @@ pub struct Subscription {
     pub genuine: Option<Checkpoint>,
     /// See [`HelloSubscription::image`]: the checkpoint is that of an image with this hash.
     pub image: Option<[u8; 32]>,
+}
+
+/// What a remote wants to hear of its refused rows.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct RefusalNews {
+    /// See [`HelloSubscription::refused_from`].
+    pub refused_from: u64,
+    /// See [`HelloSubscription::settled_after`].
+    pub settled_after: u64,
 }
 
 /// See [`message::PartialDownload`].
@@ -263,7 +272,10 @@ impl Subscription {
             formers: formers.collect::<Result<_, _>>()?,
             numbers: wire.numbers,
             parameters: parameters.map(|it| (it.name, it.value)).collect(),
-            refused: [wire.refused_from, wire.settled_after],
+            refusal_news: RefusalNews {
+                refused_from: wire.refused_from,
+                settled_after: wire.settled_after,
+            },
             verified: wire.verified,
             genuine: None,
             image,
@@ -322,7 +334,7 @@ mod tests {
             formers: Vec::new(),
             numbers: Vec::new(),
             parameters: BTreeMap::new(),
-            refused: [0; 2],
+            refusal_news: RefusalNews::default(),
             verified: None,
             genuine: None,
             image: None,

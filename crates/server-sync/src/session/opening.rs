@@ -21,7 +21,7 @@ use tidewater_protocol::message::{
 };
 use tidewater_protocol::{RemoteId, UploadId};
 
-use super::hello::ParsedHello;
+use super::hello::{ParsedHello, RefusalNews};
 use super::kept_uploads::UploadName;
 use super::upload::{BrokenUpload, ReceivedUpload};
 use super::{LookedUp, PendingHello, Sync};
@@ -84,8 +84,8 @@ pub(crate) struct OpenSubscription {
     formers: Vec<u64>,
     /// What has come of the pending upload with an earlier sync.
     pub(crate) broken: Option<Box<BrokenUpload>>,
-    /// From which upload on it keeps refused rows, and behind which settled ones are told.
-    pub(crate) refused: [u64; 2],
+    /// What it wants to hear of its refused rows.
+    pub(crate) refusal_news: RefusalNews,
 }
 
 impl Sync<'_> {
@@ -375,7 +375,7 @@ impl Sync<'_> {
                 broken,
                 state: upload_state,
                 formers,
-                refused: subscription.refused,
+                refusal_news: subscription.refusal_news,
                 stored,
                 sequence: subscription.sequence + 1,
                 pending: subscription.pending,

@@ -176,7 +176,9 @@ fn translated(
         // One to which nothing was deployed has none.
         let users = match databases::connect(url).await?.users().await {
             Ok(users) => users,
-            Err(CentreError::NotDeployed { .. } | CentreError::Refused { .. }) => Vec::new(),
+            Err(CentreError::NotDeployed { .. } | CentreError::StatementFailed { .. }) => {
+                Vec::new()
+            }
             Err(error) => return Err(error.into()),
         };
         let users = users.into_iter().filter(|it| !it.disabled);

@@ -118,7 +118,7 @@ impl CompiledScript {
     /// The same error with the script's name.
     pub fn names(&self, error: CentreError) -> CentreError {
         match error {
-            CentreError::Refused {
+            CentreError::StatementFailed {
                 message,
                 retry: false,
                 sqlstate,

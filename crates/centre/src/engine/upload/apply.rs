@@ -1,12 +1,15 @@
-//! Uploads: a list of them in one transaction, each undone alone if it has to be.
+//! Applies one upload, in rounds.
 //!
-//! Owns the order of things. Deletes go first, children before parents, because they free keys and
-//! unique values; but not those that would do something to children by foreign keys that act: the
-//! same upload may move these elsewhere, so they are tried again. Then, parents before children, rows that get another key,
-//! inserts and updates. What failed so far is the affair of [`super::retry`].
-//! If a constraint is violated at the end, or if rows were taken that should not have been
-//! ([`super::dependent_refusals`]), all is undone and done again: with constraints checked at once, or without
-//! these rows.
+//! A round writes the rows in the order of [`super::step_order`], tries again what has failed
+//! ([`super::retry`]), refuses what has failed for the last time, and keeps the result. If a
+//! constraint is violated at the end, or if rows were taken that should not have been
+//! ([`super::row_decisions`]), the round is undone, and the next one applies the upload anew: with
+//! constraints checked at once, or without these rows.
+//!
+//! Deletes go first, children before parents, because they free keys and unique values; but not those
+//! that would do something to children by foreign keys that act: the same upload may move these
+//! elsewhere, so they are tried again. Then, parents before children, rows that get another key,
+//! inserts and updates.
 
 use std::collections::HashMap;
 
@@ -17,20 +20,20 @@ use super::incoming_rows::{FEW_INSERTS, IncomingTable, RowRef};
 use super::outcomes::Outcomes;
 use super::upload_writer::{ClaimedSequence, UploadWriter};
 use super::{
-    Admission, DOWNLOAD_ONLY, UploadRecords, computed_values, echo_filter, last, note_given_back,
-    row_writers, settled_refusals, store,
+    Admission, DOWNLOAD_ONLY, UploadRecords, computed_values, earlier_refusals, echo_filter, last,
+    note_given_back, row_writers, store,
 };
 use crate::engine::scripts::ScriptEnvironment;
 use crate::engine::upload::column_map::{AnnouncedColumns, ColumnMap};
-use crate::engine::upload::dependent_refusals::DependentRefusals;
 use crate::engine::upload::handler_decisions::JudgedUpload;
 use crate::engine::upload::key_cascades::KeyCascades;
 use crate::engine::upload::refusal_reason::FailedRow;
+use crate::engine::upload::row_decisions::RowDecisions;
 use crate::engine::upload::scope_admission::{admission, judgeable};
 use crate::engine::upload::sent_before::SentBefore;
 use crate::engine::upload::step_order::ApplyStep;
 use crate::engine::upload::upload_run::{
-    Earlier, TableRefusals, UploadProgress, UploadRun, WritePurpose,
+    EarlierFailures, TableFailures, UploadProgress, UploadRun, WritePurpose,
 };
 use crate::error::CentreError;
 use crate::publication::OnReject;
@@ -40,7 +43,7 @@ use crate::verdict::ContendedChange;
 type Result<T> = std::result::Result<T, CentreError>;
 
 /// Applies one upload of a list; `is_alone` if it is the only one.
-pub(super) async fn one<R: UploadWriter>(
+pub(super) async fn apply_one<R: UploadWriter>(
     rows: &mut R,
     upload: &SyncUpload,
     is_alone: bool,
@@ -107,14 +110,14 @@ pub(super) async fn one<R: UploadWriter>(
         scripting,
     };
     run.handed_over = run.find_handed_over()?;
-    let result = match run.all().await? {
+    let result = match run.apply_in_rounds().await? {
         Ok(result) => result,
         Err(contended) => {
             rows.undo().await?;
             return Ok(UploadOutcome::Contended { rows: contended });
         }
     };
-    let own = run.own(&result, is_alone)?;
+    let own = run.own_upload(&result, is_alone)?;
     Ok(UploadOutcome::Applied { result, own })
 }
 
@@ -124,7 +127,7 @@ struct ApplyRound {
     /// With all constraints checked at once.
     immediate: bool,
     /// What is decided of some of them.
-    decided: DependentRefusals,
+    decided: RowDecisions,
 }
 
 /// What applying all rows came to.
@@ -136,17 +139,18 @@ enum ApplyOutcome {
     /// They have to be undone: a constraint is violated.
     Violated,
     /// The same: rows were taken that should not have been; these.
-    Decided(DependentRefusals),
+    Decided(RowDecisions),
 }
 
 impl<'r, R: UploadWriter> UploadRun<'r, R> {
-    /// Applies all rows, and keeps the result.
-    pub(super) async fn all(
+    /// Applies all rows, in as many rounds as it takes, and keeps the result.
+    pub(super) async fn apply_in_rounds(
         &mut self,
     ) -> Result<std::result::Result<UploadResult, Vec<ContendedChange>>> {
         let mut round = ApplyRound::default();
-        round.decided.foreign(self.foreign().await?);
-        round.decided.judged(self.decisions.clone());
+        let out_of_scope = self.find_out_of_scope_before().await?;
+        round.decided.refuse_out_of_scope_before(out_of_scope);
+        round.decided.follow_handlers(self.decisions.clone());
         let foreign_keys = &self.key_cascades.foreign_keys;
         let uploaded: Vec<_> = self.tables.iter().map(IncomingTable::uploaded).collect();
         let schema = &self.publication.schema;
@@ -162,8 +166,13 @@ impl<'r, R: UploadWriter> UploadRun<'r, R> {
                 &*upload.publication,
                 &*upload.given_up,
             );
-            let refused =
-                settled_refusals::refused_parents(connection, of, schema, foreign_keys, &uploaded);
+            let refused = earlier_refusals::find_open_parents(
+                connection,
+                of,
+                schema,
+                foreign_keys,
+                &uploaded,
+            );
             let refused = refused.await?;
             round
                 .decided
@@ -171,7 +180,7 @@ impl<'r, R: UploadWriter> UploadRun<'r, R> {
         }
         loop {
             self.rows.begin_rows(round.immediate).await?;
-            match self.fill(&round).await? {
+            match self.apply_round(&round).await? {
                 ApplyOutcome::All(result) => return Ok(Ok(result)),
                 ApplyOutcome::Contended(rows) => return Ok(Err(rows)),
                 // Some row violates a constraint. With all of them checked at once, it is found
@@ -188,12 +197,13 @@ impl<'r, R: UploadWriter> UploadRun<'r, R> {
         }
     }
 
-    async fn fill(&mut self, round: &ApplyRound) -> Result<ApplyOutcome> {
+    /// Applies all rows once, by what the rounds before have decided.
+    async fn apply_round(&mut self, round: &ApplyRound) -> Result<ApplyOutcome> {
         let (schema, shapes) = (&*self.publication.schema, &*self.publication.shapes);
         let mut progress = UploadProgress {
             outcomes: Outcomes::new(schema, shapes, &round.decided),
-            refusals: Vec::new(),
-            is_outside: false,
+            failures: Vec::new(),
+            may_be_out_of_scope: false,
             contended: Vec::new(),
             overtaken: Vec::new(),
             before_handing_over: None,
@@ -230,8 +240,8 @@ impl<'r, R: UploadWriter> UploadRun<'r, R> {
         if !progress.contended.is_empty() {
             return Ok(ApplyOutcome::Contended(progress.contended));
         }
-        for refusals in std::mem::take(&mut progress.refusals) {
-            self.give_up(refusals, &mut progress).await?;
+        for failures in std::mem::take(&mut progress.failures) {
+            self.refuse_failed(failures, &mut progress).await?;
         }
         self.after_rows(&progress).await?;
         if self.rows.is_violated(round.immediate).await? {
@@ -240,12 +250,12 @@ impl<'r, R: UploadWriter> UploadRun<'r, R> {
         let uploaded: Vec<_> = self.tables.iter().map(IncomingTable::uploaded).collect();
         let mut decided = round.decided.clone();
         let builder = progress.outcomes.builder();
-        if decided.find(schema, &self.key_cascades.foreign_keys, &uploaded, builder)? {
+        if decided.refuse_dependents(schema, &self.key_cascades.foreign_keys, &uploaded, builder)? {
             return Ok(ApplyOutcome::Decided(decided));
         }
-        let (later, outside) = self.outside(&progress).await?;
-        if !outside.is_empty() {
-            decided.refuse_outside(outside);
+        let (later, out_of_scope) = self.find_out_of_scope_after(&progress).await?;
+        if !out_of_scope.is_empty() {
+            decided.refuse_out_of_scope_after(out_of_scope);
             return Ok(ApplyOutcome::Decided(decided));
         }
         let admission = later.as_ref().unwrap_or(self.admission);
@@ -292,9 +302,15 @@ impl<'r, R: UploadWriter> UploadRun<'r, R> {
         let (schema, admission) = (&self.publication.schema, later.as_ref());
         let admission = admission.unwrap_or(self.admission);
         let connection = self.rows.connection();
-        let open = settled_refusals::settle(connection, self.upload, schema, self.tables, &records)
-            .await?;
-        settled_refusals::name_parents(schema, &open, &mut records);
+        let open = earlier_refusals::close_answered(
+            connection,
+            self.upload,
+            schema,
+            self.tables,
+            &records,
+        )
+        .await?;
+        earlier_refusals::name_parents(schema, &open, &mut records);
         // As people put them in order.
         records.refused.sort_by_key(|it| it.parent.is_some());
         records.store(self.rows.connection(), self.upload).await?;
@@ -308,18 +324,18 @@ impl<'r, R: UploadWriter> UploadRun<'r, R> {
 
     /// What rows failed for at last is why they are refused; deletes that would have taken others
     /// along lose.
-    async fn give_up(
+    async fn refuse_failed(
         &mut self,
-        refusals: TableRefusals,
+        failures: TableFailures,
         progress: &mut UploadProgress<'_>,
     ) -> Result<()> {
-        let table = &self.tables[refusals.table];
+        let table = &self.tables[failures.table];
         let (with_children, mut others): (Vec<FailedRow>, Vec<FailedRow>) =
-            refusals.failed.into_iter().partition(|it| it.has_children);
+            failures.failed.into_iter().partition(|it| it.has_children);
         let with_children: Vec<RowRef> = with_children.iter().map(|it| it.at).collect();
-        self.lose(table, refusals.op, &with_children, progress)
+        self.lose(table, failures.op, &with_children, progress)
             .await?;
-        self.name_missing(table, refusals.op, &mut others).await?;
+        self.name_missing(table, failures.op, &mut others).await?;
         self.handle_errors(table, &others).await?;
         progress.outcomes.refuse(table, &others)
     }
@@ -351,11 +367,11 @@ impl<'r, R: UploadWriter> UploadRun<'r, R> {
             let (code, reason) = (Code::RowDownloadOnly, DOWNLOAD_ONLY);
             return progress.outcomes.refuse_all(table, &refs, code, reason);
         }
-        let earlier = Earlier::new();
+        let earlier = EarlierFailures::new();
         let failed = self.write(table, op, &refs, &earlier, progress).await?;
         self.count_warnings(table.index);
         if !failed.is_empty() {
-            progress.refusals.push(TableRefusals {
+            progress.failures.push(TableFailures {
                 table: place,
                 op,
                 failed,
@@ -386,7 +402,7 @@ impl<'r, R: UploadWriter> UploadRun<'r, R> {
     }
 
     /// What the download of the same sync has to know.
-    fn own(&mut self, result: &UploadResult, is_alone: bool) -> Result<OwnUpload> {
+    fn own_upload(&mut self, result: &UploadResult, is_alone: bool) -> Result<OwnUpload> {
         if result.inserts + result.updates + result.deletes == 0 {
             return Ok(OwnUpload::default());
         }

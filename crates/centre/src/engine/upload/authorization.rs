@@ -1,5 +1,14 @@
-//! Whether rows of an upload are what their remote may write: as they were before by the scope from
-//! before, as they are to be by the scope at the end.
+//! Judges by the scope what shows only in the centre: whose the rows are that follow others, before
+//! the upload and at its end, and which rows may not be written by the scope at its end.
+//!
+//! What a row says itself is judged where it is written, by the scope before the upload:
+//! - what it is to be, by `UploadRun::sort` ([`super::write_rows`]), which lets it in for the time
+//!   being, because the upload itself may bring the row into scope;
+//! - the row that the centre has under its key, by `UploadRun::meet` there; of rows that scripts
+//!   write, by `UploadRun::judge_central` ([`super::scripted`]).
+//!
+//! A row that is found to be out of scope here has been taken already. [`super::row_decisions`] keeps
+//! it, and refuses it in the next round.
 //!
 //! A row that is handed over (`hand_over = true`) may become somebody else's. So such updates come
 //! after everything else of their upload, and what that did to rows below them is judged by whose
@@ -155,8 +164,8 @@ impl<'r, R: UploadWriter> UploadRun<'r, R> {
             {
                 let rows = self.undecided(table, rows)?;
                 let images = (op, RowImage::New);
-                let (inside, _) = self.judged(table, images, &rows, &admission).await?;
-                own.extend(inside);
+                let (in_scope, _) = self.judged(table, images, &rows, &admission).await?;
+                own.extend(in_scope);
             }
         }
         Ok(BeforeHandingOver { admission, own })
@@ -164,7 +173,7 @@ impl<'r, R: UploadWriter> UploadRun<'r, R> {
 
     /// The rows that were taken and may not be written, now that all are in; and what the remote
     /// may write now, if that had to be asked.
-    pub(super) async fn outside(
+    pub(super) async fn find_out_of_scope_after(
         &mut self,
         progress: &UploadProgress<'_>,
     ) -> Result<(Option<Admission>, Barred)> {
@@ -172,23 +181,25 @@ impl<'r, R: UploadWriter> UploadRun<'r, R> {
             return Ok((None, Barred::new()));
         }
         let mut later = None;
-        let may_differ = progress.is_outside || self.changes_scopes();
-        if may_differ && !progress.outcomes.gives_up_outside() {
+        let may_differ = progress.may_be_out_of_scope || self.changes_scopes();
+        if may_differ && !progress.outcomes.refuses_at_once() {
             later = Some(self.admission_now().await?);
         }
-        let mut outside = match &later {
-            Some(later) => self.out_of_scope(later, progress)?,
+        let mut out_of_scope = match &later {
+            Some(later) => self.find_out_of_scope_by_columns(later, progress)?,
             None => Barred::new(),
         };
         let admission = later.as_ref().unwrap_or(self.admission);
-        let mut astray = self.following_nobody(admission, progress).await?;
-        if !astray.is_empty() && later.is_none() {
+        let mut by_parent = self
+            .find_out_of_scope_by_parent(admission, progress)
+            .await?;
+        if !by_parent.is_empty() && later.is_none() {
             let now = self.admission_now().await?;
-            astray = self.following_nobody(&now, progress).await?;
+            by_parent = self.find_out_of_scope_by_parent(&now, progress).await?;
             later = Some(now);
         }
-        outside.extend(astray);
-        Ok((later, outside))
+        out_of_scope.extend(by_parent);
+        Ok((later, out_of_scope))
     }
 
     /// The tables that remotes change, with rows of which only the centre knows whose they are.
@@ -232,9 +243,9 @@ impl<'r, R: UploadWriter> UploadRun<'r, R> {
         Ok(undecided)
     }
 
-    /// Rows to be changed that are out of scope by what they follow.
-    pub(super) async fn foreign(&mut self) -> Result<RowKeys> {
-        let mut foreign = RowKeys::new();
+    /// Rows to be changed that are out of scope before the upload, by what they follow.
+    pub(super) async fn find_out_of_scope_before(&mut self) -> Result<RowKeys> {
+        let mut out_of_scope = RowKeys::new();
         let tables = self.open_tables().into_iter();
         let following: Vec<_> = tables.filter(|table| self.follows(table)).collect();
         for table in following {
@@ -246,15 +257,15 @@ impl<'r, R: UploadWriter> UploadRun<'r, R> {
             for (op, rows) in changes {
                 let images = (op, RowImage::Old);
                 let judged = self.judged(table, images, rows, self.admission).await?;
-                foreign.extend(judged.1.into_iter().map(|(key, _)| key));
+                out_of_scope.extend(judged.1.into_iter().map(|(key, _)| key));
             }
         }
-        Ok(foreign)
+        Ok(out_of_scope)
     }
 
     /// Rows that were taken, and may not be written by what they follow, or by what the centre has
     /// filled in.
-    async fn following_nobody(
+    async fn find_out_of_scope_by_parent(
         &mut self,
         admission: &Admission,
         progress: &UploadProgress<'_>,
@@ -269,9 +280,9 @@ impl<'r, R: UploadWriter> UploadRun<'r, R> {
                 }
                 let rows = self.undecided(table, rows)?;
                 let images = (op, RowImage::New);
-                let (_, outside) = self.judged(table, images, &rows, admission).await?;
+                let (_, out_of_scope) = self.judged(table, images, &rows, admission).await?;
                 let was_own = |key: &RowKey| before.is_some_and(|it| it.own.contains(key));
-                found.extend(outside.into_iter().filter(|(key, _)| !was_own(key)));
+                found.extend(out_of_scope.into_iter().filter(|(key, _)| !was_own(key)));
             }
         }
         Ok(found)
@@ -292,7 +303,7 @@ impl<'r, R: UploadWriter> UploadRun<'r, R> {
         let types = &publication.row_types[table.index];
         let written = publication.writes[table.index].rule.as_ref();
         let is_judged = written.is_some_and(|rule| !rule.filled.is_empty());
-        let (mut inside, mut outside) = (Vec::new(), Vec::new());
+        let (mut in_scope, mut out_of_scope) = (Vec::new(), Vec::new());
         for some in rows.chunks(ROWS_AT_ONCE) {
             let met = self.rows.find(table, op, some, image).await?;
             let mut membership = self.membership_of(admission, table);
@@ -302,13 +313,13 @@ impl<'r, R: UploadWriter> UploadRun<'r, R> {
                 let central = met.central.values(types)?;
                 let barrier = membership.barrier(&central);
                 match barrier.filter(|it| is_judged || *it == Barrier::OutOfScope) {
-                    None => inside.push(key),
-                    Some(barrier) => outside.push((key, barrier)),
+                    None => in_scope.push(key),
+                    Some(barrier) => out_of_scope.push((key, barrier)),
                 }
                 Ok(())
             })?;
         }
-        Ok((inside, outside))
+        Ok((in_scope, out_of_scope))
     }
 
     /// Whether the upload changes a table that a query for scopes names.
@@ -317,11 +328,15 @@ impl<'r, R: UploadWriter> UploadRun<'r, R> {
         tables.any(|table| table.count() > 0 && decides_scopes(self.publication, table.index))
     }
 
-    /// Rows that were taken, and may not be written now.
-    fn out_of_scope(&self, later: &Admission, progress: &UploadProgress<'_>) -> Result<Barred> {
+    /// Rows that were taken, and may not be written now by what they say themselves.
+    fn find_out_of_scope_by_columns(
+        &self,
+        later: &Admission,
+        progress: &UploadProgress<'_>,
+    ) -> Result<Barred> {
         let builder = progress.outcomes.builder();
         let before = progress.before_handing_over.as_ref();
-        let mut outside = Barred::new();
+        let mut out_of_scope = Barred::new();
         for table in self.tables.iter().filter(|it| it.is_open) {
             let schema = &self.publication.schema.tables[table.index];
             let mut membership = self.membership_of(later, table);
@@ -345,12 +360,12 @@ impl<'r, R: UploadWriter> UploadRun<'r, R> {
                     }
                     let key = (table.index, pack_key(schema, uploaded.key));
                     if !builder.is_lost(&key) && !builder.is_refused(&key, op) {
-                        outside.insert(key, barrier);
+                        out_of_scope.insert(key, barrier);
                     }
                 });
                 Ok(())
             })?;
         }
-        Ok(outside)
+        Ok(out_of_scope)
     }
 }

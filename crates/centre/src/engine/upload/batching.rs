@@ -321,7 +321,7 @@ impl<'s, R: UploadWriter> SharedUploads<'s, R> {
         Ok(self.apart.is_empty())
     }
 
-    /// Sets uploads apart that may settle what was refused of their remotes before.
+    /// Sets uploads apart that may close what was refused of their remotes before.
     async fn find_refused(&mut self) -> Result<()> {
         let remotes = self.uploads.iter();
         let remotes = remotes.map(|it| system_row![it.context.remote_id, it.publication]);

@@ -1,8 +1,9 @@
 //! The columns that a remote announces, matched with the publication's current ones.
 //!
 //! A remote may still have an older version of the schema. A column that it sends and
-//! that is no longer published is ignored; a published column that it does not send
-//! is not written. Rows with a column whose type changed, and rows of a table that is
+//! that is no longer published is not written; the values that it has changed there are kept for
+//! people (by `unpublished_rows`). A published column that it does not send is not written
+//! either. Rows with a column whose type changed, and rows of a table that is
 //! gone, are refused; but never does one of them keep the rest of an upload out.
 
 use tidewater_protocol::message::TableBegin;

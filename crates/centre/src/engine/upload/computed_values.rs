@@ -32,7 +32,7 @@ pub(super) async fn note<R: UploadWriter>(
         let are_completed = publication.writes[table.index].are_completed;
         let is_scripted = scripting.is_some_and(|it| it.scripts.uploads(table.index));
         let are_all = rows.may_compute_values(table) || are_completed || is_scripted;
-        let are_changed = outcomes.decisions().has_changed_some(table.index);
+        let are_changed = outcomes.handler_decisions().has_changed_some(table.index);
         // Where a script says what comes down, it says so of these rows, too.
         let by_script = scripting.is_some_and(|it| it.scripts.downloads(table.index));
         let kept = match by_script {
@@ -162,7 +162,7 @@ pub(super) fn taken<T>(
             return Ok(());
         }
         let key = (table.index, pack_key(schema, &row.key));
-        let decisions = outcomes.decisions();
+        let decisions = outcomes.handler_decisions();
         let is_meant = are_all || outcomes.is_resolved(&key) || decisions.has_changed(&key);
         let is_written = decisions.find_decision(&key, op).is_none();
         if is_meant && is_written && !builder.is_refused(&key, op) && !builder.is_lost(&key) {
@@ -187,7 +187,7 @@ fn split<T>(
     let (mut changed, mut others) = (Vec::new(), Vec::new());
     table.rows(&rows, |at, row| {
         let key = (table.index, pack_key(schema, &row.key));
-        match outcomes.decisions().has_changed(&key) {
+        match outcomes.handler_decisions().has_changed(&key) {
             true => changed.push(rows[at]),
             false => others.push(rows[at]),
         }

@@ -6,7 +6,7 @@
 
 use std::collections::HashMap;
 
-use tidewater_protocol::{Datum, ForeignKeyAction, Op, PublicationSchema};
+use tidewater_protocol::{Datum, ForeignKeyAction, Op, PublicationSchema, Table};
 
 use crate::engine::upload::foreign_keys::PublishedForeignKey;
 use crate::engine::upload::row_keys::{RowKeys, UploadedTable, pack_key};
@@ -16,9 +16,9 @@ use crate::error::CentreError;
 #[derive(Debug)]
 pub(crate) struct KeyCascades {
     pub(crate) foreign_keys: Vec<PublishedForeignKey>,
-    /// By tie and packed value, what the upload makes of it.
-    given_up: HashMap<(usize, Vec<u8>), ParentFate>,
-    /// Keys that rows give up for others.
+    /// By the number of a foreign key and the packed value, what the upload makes of it.
+    parent_fates: HashMap<(usize, Vec<u8>), ParentFate>,
+    /// Keys that rows leave for others.
     left_keys: RowKeys,
 }
 
@@ -40,7 +40,7 @@ impl KeyCascades {
         uploaded: &[UploadedTable<'_>],
     ) -> Result<KeyCascades, CentreError> {
         let foreign_keys = PublishedForeignKey::all(schema);
-        let mut given_up = HashMap::new();
+        let mut parent_fates = HashMap::new();
         let mut left_keys = RowKeys::new();
         for it in uploaded {
             let acting: Vec<(usize, &PublishedForeignKey)> = foreign_keys
@@ -72,14 +72,14 @@ impl KeyCascades {
                     };
                     let stays = matches!(&fate, ParentFate::Becomes(Some(new)) if *new == old);
                     if !stays {
-                        given_up.insert((number, old), fate);
+                        parent_fates.insert((number, old), fate);
                     }
                 }
             })?;
         }
         Ok(KeyCascades {
             foreign_keys,
-            given_up,
+            parent_fates,
             left_keys,
         })
     }
@@ -91,9 +91,9 @@ impl KeyCascades {
             .any(|foreign_key| foreign_key.parent == table)
     }
 
-    /// Whether a row of the upload gives up this key for another one.
-    pub(crate) fn leaves_key(&self, row: &(usize, Vec<u8>)) -> bool {
-        self.left_keys.contains(row)
+    /// Whether a row of the upload leaves this key for another one.
+    pub(crate) fn leaves_key(&self, index: usize, table: &Table, key: &[Datum<'_>]) -> bool {
+        !self.left_keys.is_empty() && self.left_keys.contains(&(index, pack_key(table, key)))
     }
 
     /// What a row of the centre was before the upload's own parents changed it, if they did. `old`
@@ -104,7 +104,7 @@ impl KeyCascades {
         old: &[Datum<'d>],
         central: &[Datum<'d>],
     ) -> Option<Vec<Datum<'d>>> {
-        if self.given_up.is_empty() {
+        if self.parent_fates.is_empty() {
             return None;
         }
         let mut before = None;
@@ -129,7 +129,7 @@ impl KeyCascades {
     ) -> bool {
         let Some(fate) = foreign_key
             .referring_whole(old)
-            .and_then(|value| self.given_up.get(&(number, value)))
+            .and_then(|value| self.parent_fates.get(&(number, value)))
         else {
             return false;
         };

@@ -18,10 +18,10 @@ pub(crate) struct KeyCycles<'s> {
     foreign_keys: &'s [PublishedForeignKey],
     uniques: Vec<UniqueColumns>,
     rows: usize,
-    /// Which row brings a value to which others refer, by tie.
+    /// Which row brings a value to which others refer, by foreign key.
     brought: HashMap<Value, usize>,
-    /// Which row gives such a value up.
-    given_up: Vec<(Value, usize)>,
+    /// Which row takes such a value away.
+    withdrawn: Vec<(Value, usize)>,
     /// Which rows leave the one with such a value.
     left: HashMap<Value, Vec<usize>>,
     /// Which rows begin to refer to a value.
@@ -32,7 +32,7 @@ pub(crate) struct KeyCycles<'s> {
     taken: Vec<(Value, usize)>,
 }
 
-/// The number of the tie or unique constraint, the packed value.
+/// The number of the foreign key or unique constraint, the packed value.
 type Value = (usize, Vec<u8>);
 
 /// Columns whose values only one row has.
@@ -63,7 +63,7 @@ impl<'s> KeyCycles<'s> {
             uniques,
             rows: 0,
             brought: HashMap::new(),
-            given_up: Vec::new(),
+            withdrawn: Vec::new(),
             left: HashMap::new(),
             wanted: Vec::new(),
             freed: HashMap::new(),
@@ -86,7 +86,7 @@ impl<'s> KeyCycles<'s> {
             if foreign_key.parent == table
                 && let Some((old, new)) = of(&|row| foreign_key.referred(map, row))
             {
-                self.given_up.extend(old.map(|old| ((at, old), number)));
+                self.withdrawn.extend(old.map(|old| ((at, old), number)));
                 self.brought.extend(new.map(|new| ((at, new), number)));
             }
             if foreign_key.child == table
@@ -126,7 +126,7 @@ impl<'s> KeyCycles<'s> {
         for (value, row) in &self.taken {
             self.freed.get(value).iter().for_each(|&&it| need(*row, it));
         }
-        for (value, row) in &self.given_up {
+        for (value, row) in &self.withdrawn {
             let left = self.left.get(value).into_iter().flatten();
             left.for_each(|&it| need(*row, it));
         }

@@ -345,7 +345,7 @@ pub(super) async fn send<R: UploadWriter>(
     };
     run.handed_over = run.find_handed_over()?;
     run.prepare_session().await?;
-    if let Err(contended) = run.all().await? {
+    if let Err(contended) = run.apply_in_rounds().await? {
         let (rows, upload) = (contended, UploadToJudge(Box::new(upload.clone())));
         return Ok(OperatorOutcome::Untaken(SettleOutcome::Contended {
             upload,

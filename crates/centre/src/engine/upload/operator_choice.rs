@@ -22,7 +22,7 @@ type Result<T> = std::result::Result<T, CentreError>;
 const KEPT_BY_SCRIPTS: &str = "the scripts of the table leave the centre's row as it is";
 
 /// Settles a conflict; see [`crate::Worker::settle_conflict`].
-pub async fn settle(
+pub async fn settle_conflict(
     rows: &mut impl UploadWriter,
     choice: &ConflictChoice,
 ) -> Result<SettleOutcome> {

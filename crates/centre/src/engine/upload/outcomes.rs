@@ -7,10 +7,10 @@ use tidewater_protocol::{Code, Datum, Op, PublicationSchema, RowShape};
 use super::incoming_rows::{IncomingTable, RowRef, UploadedImages};
 use super::{UploadConflict, UploadRecords, UploadRefusal};
 use crate::engine::upload::column_map::UnpublishedRows;
-use crate::engine::upload::dependent_refusals::{AbortedUpload, DependentRefusals};
 use crate::engine::upload::handler_decisions::HandlerDecisions;
 use crate::engine::upload::refusal_reason::{FailedRow, RefusalReason, RowDecision};
 use crate::engine::upload::result::ResultBuilder;
+use crate::engine::upload::row_decisions::{AbortedUpload, RowDecisions};
 use crate::engine::upload::row_keys::pack_key;
 use crate::engine::upload::{row_json, unpublished_rows};
 use crate::error::CentreError;
@@ -31,7 +31,7 @@ pub(crate) struct VainChanges {
 /// Outcomes of one upload.
 pub(crate) struct Outcomes<'p> {
     schema: &'p PublicationSchema,
-    decided: &'p DependentRefusals,
+    decided: &'p RowDecisions,
     builder: ResultBuilder<'p>,
     records: UploadRecords,
     /// Rows that were resolved, by table and packed key, and whether the remote is told that.
@@ -46,7 +46,7 @@ impl<'p> Outcomes<'p> {
     pub(crate) fn new(
         schema: &'p PublicationSchema,
         shapes: &'p [RowShape],
-        decided: &'p DependentRefusals,
+        decided: &'p RowDecisions,
     ) -> Outcomes<'p> {
         Outcomes {
             schema,
@@ -95,8 +95,8 @@ impl<'p> Outcomes<'p> {
     }
 
     /// Whether a handler has changed a row, or seen to it.
-    pub(crate) fn decisions(&self) -> &HandlerDecisions {
-        self.decided.decisions()
+    pub(crate) fn handler_decisions(&self) -> &HandlerDecisions {
+        self.decided.handler_decisions()
     }
 
     /// A handler has seen to a row. `asks`: the remote is to get what the centre has.
@@ -131,8 +131,8 @@ impl<'p> Outcomes<'p> {
     }
 
     /// Whether rows that are not in scope before the upload are refused at once.
-    pub(crate) fn gives_up_outside(&self) -> bool {
-        self.decided.gives_up_outside()
+    pub(crate) fn refuses_at_once(&self) -> bool {
+        self.decided.refuses_at_once()
     }
 
     /// The centre has made something else of a row that was taken: this, as it is read.
@@ -174,24 +174,24 @@ impl<'p> Outcomes<'p> {
         self.resolved.contains_key(row)
     }
 
-    /// A change took effect together with that of another side; `settled` if that was a conflict.
+    /// A change took effect together with that of another side; `record` if that was a conflict.
     pub(crate) fn resolved<T>(
         &mut self,
         incoming: &IncomingTable<'_, T>,
         uploaded: &UploadedImages<'_, '_>,
-        settled: Option<ResolutionRecord<'_, '_>>,
+        record: Option<ResolutionRecord<'_, '_>>,
     ) {
         let table = &self.schema.tables[incoming.index];
         let key = (incoming.index, pack_key(table, uploaded.key));
-        let outcome = settled.as_ref().map(|it| it.outcome);
+        let outcome = record.as_ref().map(|it| it.outcome);
         self.resolved
             .insert(key, outcome == Some(ConflictOutcome::Merged));
-        if let Some(settled) = settled {
+        if let Some(record) = record {
             let ResolutionRecord {
                 outcome,
                 replaced,
                 row,
-            } = settled;
+            } = record;
             self.record(incoming, uploaded, row, (outcome, replaced));
         }
     }

@@ -1,4 +1,7 @@
 //! Why a row is not taken.
+//!
+//! A row that *failed* may be tried again, when others are in. A row that is *refused* is told to its
+//! remote: that is final in this upload. What failed for the last time is refused for the same reason.
 
 use tidewater_protocol::Code;
 
@@ -54,19 +57,19 @@ impl RefusalReason {
     }
 }
 
-/// A row that the database refused.
+/// A row that has failed.
 #[derive(Clone, Debug)]
 pub struct FailedRow {
     /// Which one.
     pub at: RowRef,
-    /// Why.
+    /// Why; it is refused for that if it does not pass later.
     pub refusal: RefusalReason,
     /// It is a delete, and there are children that would go with it.
     pub has_children: bool,
 }
 
 impl FailedRow {
-    /// A row that the database refused.
+    /// A row that the database does not take now.
     pub fn new(at: RowRef, refusal: RefusalReason) -> FailedRow {
         FailedRow {
             at,

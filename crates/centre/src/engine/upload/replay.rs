@@ -6,14 +6,14 @@ use serde_json::{Map, Value as Json};
 use tidewater_protocol::{Code, Op, Table, pack};
 
 use super::column_map::{AnnouncedColumns, ColumnMap};
-use super::dependent_refusals::DependentRefusals;
 use super::foreign_keys::PublishedForeignKey;
 use super::operator_change::{
     self, CentralRowRead, OperatorChange, OperatorOutcome, RowSender, ServedTablePlace, Values,
     is_so, refused as refused_with,
 };
+use super::row_decisions::RowDecisions;
 use super::upload_writer::{UploadWriter, try_again};
-use super::{row_json, settled_refusals};
+use super::{earlier_refusals, row_json};
 use crate::engine::connection::{DatabaseConnection as _, system_sql};
 use crate::engine::exact::canonical;
 use crate::engine::refusals;
@@ -27,7 +27,10 @@ use crate::settling::{AddedSum, RefusedChoice, RefusedRowAction, SettleOutcome};
 type Result<T> = std::result::Result<T, CentreError>;
 
 /// Settles a refused row; see [`crate::Worker::settle_refused`].
-pub async fn settle(rows: &mut impl UploadWriter, choice: &RefusedChoice) -> Result<SettleOutcome> {
+pub async fn settle_refused(
+    rows: &mut impl UploadWriter,
+    choice: &RefusedChoice,
+) -> Result<SettleOutcome> {
     let mut attempts = 0;
     loop {
         match try_settle(rows, choice).await {
@@ -270,7 +273,7 @@ impl RefusedChange {
             has_moves: false,
         }];
         let of = (record.remote_id, &*record.publication, &[][..]);
-        let refused = settled_refusals::refused_parents(
+        let refused = earlier_refusals::find_open_parents(
             rows.connection(),
             of,
             schema,
@@ -278,7 +281,7 @@ impl RefusedChange {
             &uploaded,
         )
         .await?;
-        let mut decided = DependentRefusals::default();
+        let mut decided = RowDecisions::default();
         decided.refuse_children(schema, &foreign_keys, &uploaded, refused)?;
         let op = match self.old {
             None => Op::Insert,
@@ -422,7 +425,7 @@ async fn note(
         row,
         reason: reason.filter(|it| !it.is_empty()),
     };
-    let [keep, forget] = refusals::settle(&[(attempts.collect::<Result<_>>()?, end)]);
+    let [keep, forget] = refusals::move_to_settled(&[(attempts.collect::<Result<_>>()?, end)]);
     connection.run_one(what, keep).await?;
     rows.store_result(forget).await
 }

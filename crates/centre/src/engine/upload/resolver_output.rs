@@ -415,13 +415,13 @@ impl<R: UploadWriter> UploadRun<'_, R> {
         let (mut refused, mut lost) = (Vec::new(), Vec::new());
         let mut overtaken = Vec::new();
         let mut membership = self.membership(rows.table);
-        let (mut changed, gives_up) = (Vec::new(), progress.outcomes.gives_up_outside());
+        let (mut changed, refuses_at_once) = (Vec::new(), progress.outcomes.refuses_at_once());
         rows.table.images(&rows.refs, |at, image| {
             find_changed(rows.table, image, &mut changed);
             let mut refusal = obstacle(self.rows, self.publication, rows.table, image, &changed);
             if let Some(barrier) = image.new.and_then(|new| membership.barrier_to_new(new)) {
-                progress.is_outside = true;
-                refusal = refusal.or(gives_up.then(|| RefusalReason::barred(barrier)));
+                progress.may_be_out_of_scope = true;
+                refusal = refusal.or(refuses_at_once.then(|| RefusalReason::barred(barrier)));
             }
             match refusal {
                 Some(refusal) => {
@@ -572,12 +572,12 @@ impl<T> ReplacementRows<'_, '_, T> {
             let replaced = taken.replaced.as_ref().map(|it| unpack(it, types));
             let row = rows[at].as_ref().map(|it| unpack(it, types));
             let (replaced, row) = (replaced.transpose()?, row.transpose()?);
-            let settled = taken.outcome.map(|outcome| ResolutionRecord {
+            let record = taken.outcome.map(|outcome| ResolutionRecord {
                 outcome,
                 replaced: replaced.as_deref(),
                 row: row.as_deref(),
             });
-            progress.outcomes.resolved(table, uploaded, settled);
+            progress.outcomes.resolved(table, uploaded, record);
             Ok(())
         })
     }

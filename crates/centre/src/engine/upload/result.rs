@@ -18,7 +18,7 @@ pub(crate) struct ResultBuilder<'a> {
     /// The other refused rows.
     refused_changes: RowKeys,
     /// Those of both that refer to something that is not there.
-    orphans: RowKeys,
+    refused_by_foreign_key: RowKeys,
     /// Rows that lost.
     lost: RowKeys,
     /// Keys of rows that the remote is to get as the centre has them.
@@ -35,7 +35,7 @@ impl<'a> ResultBuilder<'a> {
             result: UploadResult::default(),
             refused_inserts: RowKeys::new(),
             refused_changes: RowKeys::new(),
-            orphans: RowKeys::new(),
+            refused_by_foreign_key: RowKeys::new(),
             lost: RowKeys::new(),
             asked: shapes.iter().map(RowsWriter::new).collect(),
         }
@@ -92,7 +92,7 @@ impl<'a> ResultBuilder<'a> {
         self.note_refused(Some(table), key, op);
         if code == Code::RowForeignKey {
             let key = pack_key(&self.schema.tables[table], key);
-            self.orphans.insert((table, key));
+            self.refused_by_foreign_key.insert((table, key));
         }
         self.writers[table].refused(key, op, code.number(), reason);
     }
@@ -136,8 +136,8 @@ impl<'a> ResultBuilder<'a> {
     }
 
     /// Whether a row was refused because nothing is there that it refers to.
-    pub(crate) fn is_orphan(&self, row: &(usize, Vec<u8>)) -> bool {
-        self.orphans.contains(row)
+    pub(crate) fn is_refused_by_foreign_key(&self, row: &(usize, Vec<u8>)) -> bool {
+        self.refused_by_foreign_key.contains(row)
     }
 
     /// How many changes were refused.

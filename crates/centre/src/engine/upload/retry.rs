@@ -12,7 +12,9 @@ use super::incoming_rows::{IncomingTable, RowRef};
 use super::key_cycles::KeyCycles;
 use super::upload_writer::{CyclePart, UploadWriter};
 use crate::engine::upload::refusal_reason::FailedRow;
-use crate::engine::upload::upload_run::{Earlier, TableRefusals, UploadProgress, UploadRun};
+use crate::engine::upload::upload_run::{
+    EarlierFailures, TableFailures, UploadProgress, UploadRun,
+};
 use crate::error::CentreError;
 
 /// How many rows are tried again, for each row of the upload.
@@ -36,7 +38,7 @@ fn may_wait(failed: &FailedRow) -> bool {
 }
 
 impl<'r, R: UploadWriter> UploadRun<'r, R> {
-    /// Tries refused rows again as long as that gets some of them in. False: there are rows that
+    /// Tries failed rows again as long as that gets some of them in. False: there are rows that
     /// need each other, but it cannot be told whether they violate a constraint.
     pub(super) async fn retry(&mut self, progress: &mut UploadProgress<'_>) -> Result<bool> {
         let rows: u64 = self.tables.iter().map(IncomingTable::count).sum();
@@ -45,16 +47,16 @@ impl<'r, R: UploadWriter> UploadRun<'r, R> {
         // their order would get in a single one.
         let mut backwards = true;
         loop {
-            let failed = progress.refusals.iter().flat_map(|it| &it.failed);
+            let failed = progress.failures.iter().flat_map(|it| &it.failed);
             let waiting = failed.filter(|it| may_wait(it)).count() as u64;
-            let before = progress.failed();
+            let before = progress.failed_rows();
             if waiting == 0 || waiting > left {
                 return Ok(true);
             }
             left -= waiting;
-            self.one_by_one(backwards, progress).await?;
+            self.retry_single_rows(backwards, progress).await?;
             backwards = !backwards;
-            if progress.failed() < before {
+            if progress.failed_rows() < before {
                 continue;
             }
             match self.retry_cycles(progress).await? {
@@ -65,49 +67,50 @@ impl<'r, R: UploadWriter> UploadRun<'r, R> {
         }
     }
 
-    async fn one_by_one(
+    async fn retry_single_rows(
         &mut self,
         backwards: bool,
         progress: &mut UploadProgress<'_>,
     ) -> Result<()> {
-        let mut refusals = std::mem::take(&mut progress.refusals);
-        let count = refusals.len();
+        let mut failures = std::mem::take(&mut progress.failures);
+        let count = failures.len();
         for number in 0..count {
             let at = if backwards {
                 count - 1 - number
             } else {
                 number
             };
-            self.again(&mut refusals[at], backwards, progress).await?;
+            self.retry_operation(&mut failures[at], backwards, progress)
+                .await?;
         }
-        refusals.retain(|refusal| !refusal.failed.is_empty());
-        progress.refusals = refusals;
+        failures.retain(|failure| !failure.failed.is_empty());
+        progress.failures = failures;
         Ok(())
     }
 
-    /// Tries refused rows of one operation once more, which leaves those that are refused again.
-    async fn again(
+    /// Tries failed rows of one operation once more, which leaves those that fail again.
+    async fn retry_operation(
         &mut self,
-        refusals: &mut TableRefusals,
+        failures: &mut TableFailures,
         backwards: bool,
         progress: &mut UploadProgress<'_>,
     ) -> Result<()> {
-        let failed = std::mem::take(&mut refusals.failed);
+        let failed = std::mem::take(&mut failures.failed);
         let (waiting, hopeless): (Vec<FailedRow>, Vec<FailedRow>) =
             failed.into_iter().partition(may_wait);
         let mut refs: Vec<RowRef> = waiting.iter().map(|failed| failed.at).collect();
         if backwards {
             refs.reverse();
         }
-        let mut earlier = Earlier::new();
-        if refusals.op == Op::Update {
+        let mut earlier = EarlierFailures::new();
+        if failures.op == Op::Update {
             let waiting = waiting.into_iter();
             earlier = waiting.map(|it| (it.at, it.refusal)).collect();
         }
-        let (table, op) = (&self.tables[refusals.table], refusals.op);
-        refusals.failed = self.write(table, op, &refs, &earlier, progress).await?;
-        refusals.failed.extend(hopeless);
-        refusals.failed.sort_by_key(|failed| failed.at);
+        let (table, op) = (&self.tables[failures.table], failures.op);
+        failures.failed = self.write(table, op, &refs, &earlier, progress).await?;
+        failures.failed.extend(hopeless);
+        failures.failed.sort_by_key(|failed| failed.at);
         Ok(())
     }
 
@@ -116,14 +119,14 @@ impl<'r, R: UploadWriter> UploadRun<'r, R> {
     async fn retry_cycles(&mut self, progress: &mut UploadProgress<'_>) -> Result<Option<usize>> {
         let mut circles = KeyCycles::new(&self.publication.schema, &self.key_cascades.foreign_keys);
         let mut candidates: Vec<Candidate> = Vec::new();
-        for refusals in &progress.refusals {
-            let table = &self.tables[refusals.table];
-            let failed = refusals.failed.iter();
+        for failures in &progress.failures {
+            let table = &self.tables[failures.table];
+            let failed = failures.failed.iter();
             let waiting = failed.filter(|it| may_wait(it) && !it.has_children);
             let rows: Vec<RowRef> = waiting.map(|it| it.at).collect();
             table.rows(&rows, |at, row| {
                 circles.add(table.index, &table.map, row);
-                candidates.push((refusals.table, refusals.op, rows[at]));
+                candidates.push((failures.table, failures.op, rows[at]));
                 Ok(())
             })?;
         }
@@ -149,12 +152,12 @@ impl<'r, R: UploadWriter> UploadRun<'r, R> {
                 }
             }
         }
-        for refusals in &mut progress.refusals {
-            let (table, op) = (refusals.table, refusals.op);
-            let failed = &mut refusals.failed;
+        for failures in &mut progress.failures {
+            let (table, op) = (failures.table, failures.op);
+            let failed = &mut failures.failed;
             failed.retain(|failed| !done.contains(&(table, op, failed.at)));
         }
-        progress.refusals.retain(|it| !it.failed.is_empty());
+        progress.failures.retain(|it| !it.failed.is_empty());
         Ok(Some(done.len()))
     }
 

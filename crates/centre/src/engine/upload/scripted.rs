@@ -315,7 +315,7 @@ impl<'r, R: UploadWriter> UploadRun<'r, R> {
         !finds_conflicts && scripts.is_some_and(|it| it.forces_conflicts(table))
     }
 
-    /// Has scripts write rows of one operation; gives back those that the database refused.
+    /// Has scripts write rows of one operation; gives back those that failed.
     pub(super) async fn write_by_script(
         &mut self,
         table: &IncomingTable<'_, R::Table>,
@@ -821,12 +821,12 @@ impl<'r, R: UploadWriter> UploadRun<'r, R> {
                 return Ok(());
             };
             let central = met.central.values(types)?;
-            let settled = ResolutionRecord {
+            let record = ResolutionRecord {
                 outcome: ConflictOutcome::Merged,
                 replaced: None,
                 row: Some(&central),
             };
-            outcomes.resolved(table, uploaded, Some(settled));
+            outcomes.resolved(table, uploaded, Some(record));
             Ok(())
         })?;
         outcomes.applied(Op::Update, (left.len() - gone.len()) as u64);

@@ -104,7 +104,7 @@ pub(super) fn order<T: TargetTable>(tables: &[IncomingTable<'_, T>]) -> [Steps; 
     let handing_over = parents_first.iter().map(|&it| (it, ApplyStep::HandOver));
     let handing_over = handing_over.collect();
     for place in parents_first {
-        // A row that is inserted may have a key that another one gives up.
+        // A row that is inserted may have a key that another one leaves.
         let others = [ApplyStep::Move, ApplyStep::Insert, ApplyStep::Update];
         first.extend(others.map(|step| (place, step)));
     }

@@ -49,9 +49,9 @@ pub(crate) fn refuse(
     Ok(())
 }
 
-/// Records what an upload says of columns that are not published any more. The rest of the
-/// rows is applied, and the remote writes the same down by itself: it knows which columns its
-/// new schema lacks.
+/// Records what an upload says of columns that are not published any more. No row is refused for
+/// that: the rest of it is applied. The remote writes the same down by itself, because it knows
+/// which columns its new schema lacks.
 ///
 /// # Errors
 /// The rows cannot be read.
@@ -85,8 +85,8 @@ pub(crate) fn record_dropped(
         let values: Vec<Datum<'_>> = named.iter().map(|&index| row.new[index]).collect();
         let names = named.iter().map(|&index| columns[index].name.as_str());
         let image = row_json::row(names, &values);
-        let refused = refused(table, row, op, image, &reason);
-        records.refused.push(refused);
+        let dropped = refused(table, row, op, image, &reason);
+        records.dropped_values.push(dropped);
     })
 }
 

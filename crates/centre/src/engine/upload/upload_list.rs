@@ -1,6 +1,6 @@
 //! A list of uploads in one transaction, each undone alone if it has to be.
 
-use crate::engine::upload::apply::one;
+use crate::engine::upload::apply::apply_one;
 use crate::engine::upload::batching;
 use crate::engine::upload::upload_writer::{UploadWriter, fails_alone, try_again, undo};
 use crate::upload::{SyncUpload, UploadOutcome};
@@ -42,7 +42,7 @@ async fn try_apply(
             continue;
         }
         rows.begin(number).await?;
-        let outcome = match one(rows, upload, uploads.len() == 1).await {
+        let outcome = match apply_one(rows, upload, uploads.len() == 1).await {
             Ok(outcome) => outcome,
             Err(error) if fails_alone(&error) && rows.is_usable() => {
                 undo(rows, &error).await?;

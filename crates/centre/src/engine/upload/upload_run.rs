@@ -70,9 +70,10 @@ pub(super) struct UploadRun<'r, R: UploadWriter> {
 /// What has been done of an upload so far.
 pub(super) struct UploadProgress<'p> {
     pub(super) outcomes: Outcomes<'p>,
-    pub(super) refusals: Vec<TableRefusals>,
+    /// Rows that may be tried again.
+    pub(super) failures: Vec<TableFailures>,
     /// Whether rows were written that may be out of scope.
-    pub(super) is_outside: bool,
+    pub(super) may_be_out_of_scope: bool,
     /// Rows of which handlers have to decide.
     pub(super) contended: Vec<ContendedChange>,
     /// Rows of the step at hand that somebody has changed while they were resolved.
@@ -81,8 +82,8 @@ pub(super) struct UploadProgress<'p> {
     pub(super) before_handing_over: Option<BeforeHandingOver>,
 }
 
-/// Rows of one operation that the database refused, by table.
-pub(super) struct TableRefusals {
+/// Rows of one operation that failed, by table.
+pub(super) struct TableFailures {
     /// The place of the table.
     pub(super) table: usize,
     pub(super) op: Op,
@@ -91,12 +92,12 @@ pub(super) struct TableRefusals {
 
 /// Updates that are tried again, and what they failed for. If one does not find its row as it was
 /// any more, that is what the rest of the upload did to it: nobody else has won.
-pub(super) type Earlier = HashMap<RowRef, RefusalReason>;
+pub(super) type EarlierFailures = HashMap<RowRef, RefusalReason>;
 
 impl UploadProgress<'_> {
-    /// How many rows the database has refused so far.
-    pub(super) fn failed(&self) -> usize {
-        self.refusals.iter().map(|it| it.failed.len()).sum()
+    /// How many rows have failed so far, and may be tried again.
+    pub(super) fn failed_rows(&self) -> usize {
+        self.failures.iter().map(|it| it.failed.len()).sum()
     }
 }
 

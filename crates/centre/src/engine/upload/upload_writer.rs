@@ -77,9 +77,9 @@ pub struct BatchOutcome {
     /// Those that did not find the centre as they expect it: an insert its key free, the others
     /// their rows as their pre-images say.
     pub passed_over: Vec<RowRef>,
-    /// Those that the database refused, and may take when others are in.
+    /// Those that failed: the database may take them when others are in.
     pub failed: Vec<FailedRow>,
-    /// Those that it will never take.
+    /// Those that are refused: it will never take them.
     pub refused: Vec<FailedRow>,
     /// Those that a trigger of the centre has put under another key.
     pub elsewhere: Vec<RowRef>,

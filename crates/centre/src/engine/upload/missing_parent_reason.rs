@@ -1,4 +1,4 @@
-//! What rows refer to in vain: the reason of a refused foreign key in the names of the device.
+//! Words the reason when the database says that a parent is missing, in the names of the device.
 //!
 //! Databases name a constraint, or not even that. Which value it is, and of which table, is found
 //! here, by looking for the parents when all rows have been tried. The reason says of a parent that it
@@ -20,7 +20,7 @@ use crate::error::CentreError;
 const TOLD_CHARACTERS: usize = 60;
 
 impl<R: UploadWriter> UploadRun<'_, R> {
-    /// Says of rows that a foreign key refuses to what they refer in vain, where that is known.
+    /// Says of rows that failed at a foreign key which parents are missing, where that is known.
     pub(super) async fn name_missing(
         &mut self,
         table: &IncomingTable<'_, R::Table>,
@@ -31,12 +31,12 @@ impl<R: UploadWriter> UploadRun<'_, R> {
         if op == Op::Delete || self.is_scripted(table.index, op) {
             return Ok(());
         }
-        let orphans = failed
+        let refused = failed
             .iter()
             .filter(|it| it.refusal.code == Code::RowForeignKey);
-        let mut orphans: Vec<RowRef> = orphans.map(|it| it.at).collect();
-        orphans.sort_unstable();
-        if orphans.is_empty() {
+        let mut refused: Vec<RowRef> = refused.map(|it| it.at).collect();
+        refused.sort_unstable();
+        if refused.is_empty() {
             return Ok(());
         }
         let mut told: HashMap<RowRef, Vec<String>> = HashMap::new();
@@ -55,7 +55,7 @@ impl<R: UploadWriter> UploadRun<'_, R> {
             };
             let missing = self
                 .rows
-                .find_rows_without_parent(table, &reference, &orphans)
+                .find_rows_without_parent(table, &reference, &refused)
                 .await?;
             table.images(&missing, |at, uploaded| {
                 if let Some(new) = uploaded.new {

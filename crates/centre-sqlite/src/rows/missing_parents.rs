@@ -8,14 +8,14 @@ use crate::publication::PublishedTable;
 use crate::row::Incoming;
 use crate::{failure, quote};
 use tidewater_centre::engine::upload::incoming_rows::RowRef;
-use tidewater_centre::engine::upload::orphans::is_own_parent;
+use tidewater_centre::engine::upload::missing_parent_reason::is_own_parent;
 use tidewater_centre::engine::upload::upload_writer::ParentReference;
 use tidewater_centre::error::CentreError;
 use tidewater_protocol::UnpackedRow;
 
 impl UploadRows<'_> {
     /// See [`UploadWriter::find_rows_without_parent`](tidewater_centre::engine::upload::upload_writer::UploadWriter::find_rows_without_parent).
-    pub(super) fn find_orphans(
+    pub(super) fn select_rows_without_parent(
         &self,
         table: &Incoming<'_>,
         reference: &ParentReference<'_, PublishedTable>,
@@ -34,7 +34,7 @@ impl UploadRows<'_> {
             conditions.collect::<Vec<_>>().join(" AND ")
         );
         let mut statement = self.connection.prepare_cached(&sql).map_err(looking)?;
-        let mut orphans = Vec::new();
+        let mut parentless = Vec::new();
         table.rows(rows, |at, row: &UnpackedRow<'_>| {
             let mut buffer = Vec::new();
             let new = table.arranged(&row.new, &mut buffer);
@@ -48,10 +48,10 @@ impl UploadRows<'_> {
                     .exists(params_from_iter(values))
                     .map_err(looking)?
             {
-                orphans.push(rows[at]);
+                parentless.push(rows[at]);
             }
             Ok(())
         })?;
-        Ok(orphans)
+        Ok(parentless)
     }
 }

@@ -1,5 +1,8 @@
-//! Writing rows of one operation of one table, and deciding what becomes of those that meet
-//! something else than they expect: the one place where conflicts are decided.
+//! Writes the rows of one operation of one table, and decides what becomes of those that meet
+//! something else than they expect.
+//!
+//! Not here: what scripts write ([`super::scripted`]), what a resolver makes of both sides
+//! ([`super::resolver_output`]), and what handlers decide of a conflict before it is written.
 
 use std::collections::HashSet;
 
@@ -15,9 +18,9 @@ use crate::engine::resolve::Winner;
 use crate::engine::upload::incoming_rows::ROWS_AT_ONCE;
 use crate::engine::upload::ready_rows::{ReadyRows, find_changed, obstacle};
 use crate::engine::upload::refusal_reason::{FailedRow, RefusalReason, RowDecision};
-use crate::engine::upload::row_keys::pack_key;
+use crate::engine::upload::row_meeting::{ConflictJudge, MeetingFate, RowMeeting};
 use crate::engine::upload::target_table::{OnDelete, TargetTable};
-use crate::engine::upload::upload_run::{Earlier, UploadProgress, UploadRun, WritePurpose};
+use crate::engine::upload::upload_run::{EarlierFailures, UploadProgress, UploadRun, WritePurpose};
 use crate::error::CentreError;
 use crate::records::ConflictOutcome;
 
@@ -43,38 +46,33 @@ pub(super) struct SortedRows {
     pub(super) handled: Vec<RowRef>,
 }
 
-/// What becomes of a row that has met one of the centre.
-enum MeetingVerdict {
-    /// The centre has what the remote wants.
-    Applied,
-    /// The centre's row wins.
-    Lost,
-    /// It is none of the remote's business.
-    Refused(RefusalReason),
+/// Uploaded rows, and the rows of the centre under their keys.
+struct MetRows<'m> {
+    op: Op,
+    rows: &'m [RowRef],
+    central: Vec<Option<MetRow>>,
 }
 
-/// Decides who wins. `barrier`: why the remote may not write the centre's row.
-fn decide(op: Op, met: &MetRow, barrier: Option<Barrier>) -> MeetingVerdict {
-    match (op, barrier) {
-        (Op::Insert, Some(Barrier::OutOfScope)) => {
-            MeetingVerdict::Refused(RefusalReason::key_in_use())
-        }
-        // A row that may be read may be lost against.
-        (Op::Insert, _) | (Op::Update, None) if met.is_as_uploaded => MeetingVerdict::Applied,
-        (Op::Insert, _) | (_, None) => MeetingVerdict::Lost,
-        (_, Some(barrier)) => MeetingVerdict::Refused(RefusalReason::barred(barrier)),
-    }
+/// Rows of a meeting that are written after it.
+#[derive(Default)]
+struct RowsAfterMeeting {
+    /// The centre has none with their key.
+    gone: Vec<RowRef>,
+    /// They are written over what the upload's own parents have made of the centre's rows.
+    written_again: Vec<RowRef>,
+    /// Scripts decide of them.
+    for_scripts: Vec<RowRef>,
 }
 
 impl<'r, R: UploadWriter> UploadRun<'r, R> {
-    /// Writes rows of one operation; gives back those that the database refused, and deletes that
+    /// Writes rows of one operation; gives back those that failed, and deletes that
     /// would do something to children.
     pub(super) async fn write(
         &mut self,
         table: &IncomingTable<'_, R::Table>,
         op: Op,
         refs: &[RowRef],
-        earlier: &Earlier,
+        earlier: &EarlierFailures,
         progress: &mut UploadProgress<'_>,
     ) -> Result<Vec<FailedRow>> {
         if self.is_scripted(table.index, op) {
@@ -103,7 +101,8 @@ impl<'r, R: UploadWriter> UploadRun<'r, R> {
                 break;
             }
             if attempt == MOST_MEETINGS {
-                return Err(overtaken(&self.publication.schema.tables[table.index].name));
+                let table = self.publication.schema.tables[table.index].name.clone();
+                return Err(CentreError::Overtaken { table });
             }
         }
         self.lose(table, op, &sorted.lost, progress).await?;
@@ -179,7 +178,7 @@ impl<'r, R: UploadWriter> UploadRun<'r, R> {
         let hands_over = self.hands_over(table, op);
         let UploadProgress {
             outcomes,
-            is_outside,
+            may_be_out_of_scope,
             ..
         } = &mut *progress;
         // Reused from row to row.
@@ -203,9 +202,9 @@ impl<'r, R: UploadWriter> UploadRun<'r, R> {
             let judged = uploaded.new.filter(|_| refusal.is_none() && !hands_over);
             if let Some(barrier) = judged.and_then(|new| membership.barrier_to_new(new)) {
                 // It may come into scope by the upload itself.
-                *is_outside |= !is_handled;
-                let gives_up = is_handled || outcomes.gives_up_outside();
-                refusal = gives_up.then(|| RefusalReason::barred(barrier));
+                *may_be_out_of_scope |= !is_handled;
+                let refuses_at_once = is_handled || outcomes.refuses_at_once();
+                refusal = refuses_at_once.then(|| RefusalReason::barred(barrier));
             }
             if let Some(refusal) = refusal {
                 outcomes.refused(table, uploaded, &refusal);
@@ -229,40 +228,71 @@ impl<'r, R: UploadWriter> UploadRun<'r, R> {
         Ok(sorted)
     }
 
-    /// Reads the rows of the centre that uploaded ones met, and settles who wins.
+    /// Reads the rows of the centre that uploaded ones met, and does with each what
+    /// [`RowMeeting::decide`] says.
     async fn meet(
         &mut self,
         table: &IncomingTable<'_, R::Table>,
         op: Op,
         rows: &[RowRef],
-        earlier: &Earlier,
+        earlier: &EarlierFailures,
         progress: &mut UploadProgress<'_>,
         failed: &mut Vec<FailedRow>,
     ) -> Result<()> {
-        let met = self.rows.find(table, op, rows, RowImage::Old).await?;
+        let central = self.rows.find(table, op, rows, RowImage::Old).await?;
+        let mut resolving = self.resolving(table);
+        if resolving.asks_who_wrote() {
+            let publication = self.publication;
+            let found = row_writers::find(self.rows, publication, table.index, &central).await?;
+            resolving.writers = found;
+        }
+        let met = MetRows { op, rows, central };
+        let after = self.judge_met(table, &met, earlier, &mut resolving, progress, failed)?;
+        let RowsAfterMeeting {
+            mut gone,
+            written_again,
+            for_scripts,
+        } = after;
+        let written = self.write_resolved(table, op, resolving, progress, failed);
+        written.await?;
+        if !for_scripts.is_empty() {
+            self.fight(table, for_scripts, progress, failed).await?;
+        }
+        if !written_again.is_empty() {
+            let insisted = self.insist(table, op, &written_again, RowImage::Old, progress, failed);
+            gone.extend(insisted.await?);
+        }
+        if op == Op::Update && !gone.is_empty() && !table.moves.is_empty() {
+            gone = self.meet_moved(table, gone, progress, failed).await?;
+        }
+        self.decide_gone(table, op, gone, earlier, progress, failed)
+            .await
+    }
+
+    /// Notes what becomes of rows that met others; gives those that have to be written.
+    fn judge_met(
+        &self,
+        table: &IncomingTable<'_, R::Table>,
+        met: &MetRows<'_>,
+        earlier: &EarlierFailures,
+        resolving: &mut ResolverOutput<'r>,
+        progress: &mut UploadProgress<'_>,
+        failed: &mut Vec<FailedRow>,
+    ) -> Result<RowsAfterMeeting> {
+        let MetRows { op, rows, .. } = *met;
         let (mut membership, mut shown) = (self.membership(table), self.shown(table));
         let types = &self.publication.row_types[table.index];
         let schema = &self.publication.schema.tables[table.index];
         let key_cascades = self.key_cascades;
-        let outcomes = &mut progress.outcomes;
-        let (mut gone, mut changed) = (Vec::new(), Vec::new());
-        let winner = self.publication.resolvers[table.index].winner;
-        let (by_script, mut fought) = (winner == Winner::Script && op == Op::Update, Vec::new());
-        let mut resolving = self.resolving(table);
-        if resolving.asks_who_wrote() {
-            let publication = self.publication;
-            let found = row_writers::find(self.rows, publication, table.index, &met).await?;
-            resolving.writers = found;
-        }
-        let resolves = resolving.resolves();
         let is_insert = op == Op::Insert;
-        let insists = self.purpose.insists();
-        // Nor does an operator who insists make one of two rows that have their own families.
-        let is_followed = self.publication.followed[table.index];
-        let has_children = key_cascades.has_children(table.index) && (!insists || is_followed);
-        table.images(rows, |at, uploaded| {
-            let Some(met) = &met[at] else {
-                gone.push(rows[at]);
+        let judge_of_table = self.conflict_judge(table, op, resolving);
+        let keeps_families_apart = is_insert && self.keeps_families_apart(table);
+        let outcomes = &mut progress.outcomes;
+        let mut after = RowsAfterMeeting::default();
+        table.images(rows, |number, uploaded| {
+            let at = rows[number];
+            let Some(met) = &met.central[number] else {
+                after.gone.push(at);
                 return Ok(());
             };
             let central = met.central.values(types)?;
@@ -272,80 +302,87 @@ impl<'r, R: UploadWriter> UploadRun<'r, R> {
             let before = before.as_ref().unwrap_or(&central);
             let barrier = membership.barrier(&central);
             let barrier = barrier.filter(|_| membership.barrier(before).is_some());
-            let is_theirs = barrier.is_none();
-            if is_theirs && met.central.is_whole && is_own_doing(table, uploaded, before, &central)
-            {
-                changed.push(rows[at]);
-                return Ok(());
-            }
-            let can_resolve = resolves && is_theirs && met.central.is_whole && before == &central;
-            let verdict = decide(op, met, barrier);
-            let is_equal = matches!(verdict, MeetingVerdict::Applied);
-            match verdict {
-                MeetingVerdict::Applied
-                    if !can_resolve
-                        || earlier.contains_key(&rows[at])
-                        || !resolving.resolves_equal(table, uploaded, &central) =>
-                {
-                    outcomes.applied(op, 1);
-                }
-                // The row that has the key is to get another one.
-                _ if op == Op::Insert
-                    && key_cascades.leaves_key(&(table.index, pack_key(schema, uploaded.key))) =>
-                {
-                    failed.push(FailedRow::new(rows[at], RefusalReason::key_in_use()));
-                }
-                MeetingVerdict::Refused(refusal) => outcomes.refused(table, uploaded, &refusal),
-                MeetingVerdict::Applied | MeetingVerdict::Lost => match earlier.get(&rows[at]) {
-                    Some(refusal) => failed.push(FailedRow::new(rows[at], refusal.clone())),
-                    // One that cannot be sent is as good as gone until it can: then it comes with
-                    // a download.
-                    None => {
-                        let winner = shown.winner(&central, before);
-                        let winner = winner.filter(|_| met.central.is_whole);
-                        let ended = match winner {
-                            Some(winner) if can_resolve && by_script => {
-                                match resolving.counts_twice(table, uploaded, winner) {
-                                    true => Some(ConflictOutcome::Parked),
-                                    false => {
-                                        fought.push(rows[at]);
-                                        None
-                                    }
-                                }
-                            }
-                            Some(winner) if can_resolve && !(is_insert && is_followed) => {
-                                resolving.take(table, rows[at], uploaded, winner)
-                            }
-                            _ => Some(ConflictOutcome::Centre),
-                        };
-                        match ended {
-                            None => {}
-                            // There is nothing to choose between.
-                            Some(ConflictOutcome::Centre) if is_equal => outcomes.applied(op, 1),
-                            Some(_) if is_insert && has_children => {
-                                outcomes.refused(table, uploaded, &RefusalReason::another_row());
-                            }
-                            Some(ended) => outcomes.conflict(table, uploaded, winner, ended),
-                        }
-                    }
+            // One that cannot be sent is as good as gone until it can: then it comes with a download.
+            let winner = shown.winner(&central, before);
+            let winner = winner.filter(|_| met.central.is_whole);
+            let may_be_written = barrier.is_none() && met.central.is_whole;
+            let may_be_resolved = may_be_written && resolving.resolves() && before == &central;
+            let meeting = RowMeeting {
+                op,
+                is_as_uploaded: met.is_as_uploaded,
+                barrier,
+                is_changed_by_own_parents: may_be_written
+                    && is_own_doing(table, uploaded, before, &central),
+                leaves_its_key: is_insert
+                    && key_cascades.leaves_key(table.index, schema, uploaded.key),
+                is_made_twice: may_be_resolved
+                    && met.is_as_uploaded
+                    && resolving.resolves_equal(table, uploaded, &central),
+                failed_for: earlier.get(&at),
+                judge: match winner {
+                    Some(_) if may_be_resolved => judge_of_table,
+                    _ => ConflictJudge::Centre,
                 },
+            };
+            let is_equal = meeting.is_equal();
+            match meeting.decide() {
+                MeetingFate::WrittenAgain => after.written_again.push(at),
+                MeetingFate::Applied => outcomes.applied(op, 1),
+                MeetingFate::Failed(refusal) => failed.push(FailedRow::new(at, refusal)),
+                MeetingFate::Refused(refusal) => outcomes.refused(table, uploaded, &refusal),
+                MeetingFate::Conflict(judge) => {
+                    let ended = match (judge, winner) {
+                        (ConflictJudge::Resolver, Some(winner)) => {
+                            resolving.take(table, at, uploaded, winner)
+                        }
+                        (ConflictJudge::Scripts, Some(winner))
+                            if !resolving.counts_twice(table, uploaded, winner) =>
+                        {
+                            after.for_scripts.push(at);
+                            None
+                        }
+                        (ConflictJudge::Scripts, Some(_)) => Some(ConflictOutcome::Parked),
+                        _ => Some(ConflictOutcome::Centre),
+                    };
+                    match ended {
+                        None => {}
+                        // There is nothing to choose between.
+                        Some(ConflictOutcome::Centre) if is_equal => outcomes.applied(op, 1),
+                        Some(_) if keeps_families_apart => {
+                            outcomes.refused(table, uploaded, &RefusalReason::another_row());
+                        }
+                        Some(ended) => outcomes.conflict(table, uploaded, winner, ended),
+                    }
+                }
             }
             Ok(())
         })?;
-        let written = self.write_resolved(table, op, resolving, progress, failed);
-        written.await?;
-        if !fought.is_empty() {
-            self.fight(table, fought, progress, failed).await?;
+        Ok(after)
+    }
+
+    /// Who decides of a row that may be resolved.
+    fn conflict_judge(
+        &self,
+        table: &IncomingTable<'_, R::Table>,
+        op: Op,
+        resolving: &ResolverOutput<'_>,
+    ) -> ConflictJudge {
+        if !resolving.resolves() {
+            return ConflictJudge::Centre;
         }
-        if !changed.is_empty() {
-            let insisted = self.insist(table, op, &changed, RowImage::Old, progress, failed);
-            gone.extend(insisted.await?);
+        let winner = self.publication.resolvers[table.index].winner;
+        match op {
+            Op::Update if winner == Winner::Script => ConflictJudge::Scripts,
+            Op::Insert if self.publication.followed[table.index] => ConflictJudge::Centre,
+            _ => ConflictJudge::Resolver,
         }
-        if op == Op::Update && !gone.is_empty() && !table.moves.is_empty() {
-            gone = self.meet_moved(table, gone, progress, failed).await?;
-        }
-        self.settle_gone(table, op, gone, earlier, progress, failed)
-            .await
+    }
+
+    /// Whether an insert that meets another row is refused, because both may have rows below them. An
+    /// operator who insists makes one of two rows, but not of two that others follow.
+    fn keeps_families_apart(&self, table: &IncomingTable<'_, R::Table>) -> bool {
+        let may_be_merged = self.purpose.insists() && !self.publication.followed[table.index];
+        self.key_cascades.has_children(table.index) && !may_be_merged
     }
 
     /// Updates that give rows other keys and do not find them under the old ones: the row may be
@@ -467,13 +504,13 @@ impl<'r, R: UploadWriter> UploadRun<'r, R> {
         Ok(())
     }
 
-    /// Settles rows whose key the centre does not have.
-    async fn settle_gone(
+    /// Decides what becomes of rows whose key the centre does not have.
+    async fn decide_gone(
         &mut self,
         table: &IncomingTable<'_, R::Table>,
         op: Op,
         mut gone: Vec<RowRef>,
-        earlier: &Earlier,
+        earlier: &EarlierFailures,
         progress: &mut UploadProgress<'_>,
         failed: &mut Vec<FailedRow>,
     ) -> Result<()> {
@@ -504,7 +541,7 @@ impl<'r, R: UploadWriter> UploadRun<'r, R> {
                     }
                     None => true,
                 });
-                self.settle_deleted(table, &gone, progress, failed).await
+                self.decide_deleted(table, &gone, progress, failed).await
             }
         }
     }
@@ -522,8 +559,8 @@ impl<'r, R: UploadWriter> UploadRun<'r, R> {
         ResolverOutput::new(self.publication, table.index, self.upload, how).with_rank(rank)
     }
 
-    /// Settles updates of rows that somebody has deleted.
-    async fn settle_deleted(
+    /// Decides what becomes of updates of rows that somebody has deleted.
+    async fn decide_deleted(
         &mut self,
         table: &IncomingTable<'_, R::Table>,
         gone: &[RowRef],
@@ -598,16 +635,6 @@ fn is_own_doing<T>(
     uploaded
         .old
         .is_some_and(|old| same(old, before) && !same(before, central))
-}
-
-/// Others change rows of a table faster than they can be resolved.
-fn overtaken(table: &str) -> CentreError {
-    CentreError::Refused {
-        what: format!("resolving conflicts of table {table:?}"),
-        message: "others changed the same rows again and again meanwhile".into(),
-        sqlstate: None,
-        retry: true,
-    }
 }
 
 /// Notes what became of rows; gives back those that were passed over.

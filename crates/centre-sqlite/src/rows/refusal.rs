@@ -8,12 +8,28 @@ use rusqlite::{ErrorCode, ffi};
 use tidewater_protocol::Code;
 
 use tidewater_centre::engine::upload::refusal_reason::RefusalReason;
+use tidewater_centre::error::CentreError;
 
 /// SQLITE_CONSTRAINT_DATATYPE, of STRICT tables; the bindings are older.
 const CONSTRAINT_DATATYPE: i32 = 3091;
 
-/// Why the row is refused; `None` if the error is not about it.
-pub(super) fn classify(
+/// Why a row stops its list.
+#[derive(Debug)]
+pub(crate) enum RowError {
+    /// It ended the transaction.
+    Ended(RefusalReason),
+    /// Anything else.
+    Centre(CentreError),
+}
+
+impl From<CentreError> for RowError {
+    fn from(error: CentreError) -> RowError {
+        RowError::Centre(error)
+    }
+}
+
+/// Code and reason for a row that the database does not take; `None` if the error is not about it.
+pub(crate) fn reason(
     error: &rusqlite::Error,
     table: &str,
     deleting: bool,
@@ -53,7 +69,7 @@ pub(super) fn classify(
 }
 
 /// Why a foreign key refuses a row: SQLite does not tell which one.
-pub(super) fn foreign_key_reason(table: &str, deleting: bool) -> String {
+pub(crate) fn foreign_key_reason(table: &str, deleting: bool) -> String {
     if deleting {
         format!("other rows still refer to this row of {table}")
     } else {

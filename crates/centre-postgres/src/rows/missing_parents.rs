@@ -10,19 +10,19 @@ use crate::array::Array;
 use crate::publication::PublishedTable;
 use crate::rows::execute::as_parameters;
 use tidewater_centre::engine::upload::incoming_rows::RowRef;
-use tidewater_centre::engine::upload::orphans::is_own_parent;
+use tidewater_centre::engine::upload::missing_parent_reason::is_own_parent;
 use tidewater_centre::engine::upload::upload_writer::ParentReference;
 
 impl UploadRows<'_> {
     /// See [`UploadWriter::find_rows_without_parent`](tidewater_centre::engine::upload::upload_writer::UploadWriter::find_rows_without_parent).
-    pub(super) async fn find_orphans(
+    pub(super) async fn select_rows_without_parent(
         &self,
         table: &Incoming<'_>,
         reference: &ParentReference<'_, PublishedTable>,
         rows: &[RowRef],
     ) -> Result<Vec<RowRef>> {
         let text = query(table, reference);
-        let mut orphans = Vec::new();
+        let mut parentless = Vec::new();
         let mut rest = rows;
         while !rest.is_empty() {
             let (some, after) = rest.split_at(batch_size(rest));
@@ -31,18 +31,21 @@ impl UploadRows<'_> {
             if asked.is_empty() {
                 continue;
             }
-            self.savepoint("SAVEPOINT tidewater_orphans").await?;
+            self.savepoint("SAVEPOINT tidewater_missing_parents")
+                .await?;
             let client = self.connection.client();
             // As the server itself, as the foreign key is checked. Types that cannot be compared so
             // tell nothing.
             let found = client.query(&text, &as_parameters(&arrays)).await;
-            self.savepoint("ROLLBACK TO tidewater_orphans; RELEASE tidewater_orphans")
-                .await?;
+            self.savepoint(
+                "ROLLBACK TO tidewater_missing_parents; RELEASE tidewater_missing_parents",
+            )
+            .await?;
             let found = found.unwrap_or_default();
-            orphans.extend(found.iter().map(|row| asked[ordinal(row, 0)]));
+            parentless.extend(found.iter().map(|row| asked[ordinal(row, 0)]));
         }
-        orphans.sort_unstable();
-        Ok(orphans)
+        parentless.sort_unstable();
+        Ok(parentless)
     }
 }
 

@@ -1,5 +1,9 @@
-//! What an upload says of rows that were refused before: they were written again and are taken, or
-//! have lost, or were given up. Nobody has to see to them any more.
+//! The rows of a remote that were refused in earlier uploads, and that nobody has settled.
+//!
+//! Before the rows of an upload are written, [`find_open_parents`] reads those to which others may
+//! refer. When they are in, [`close_answered`] closes those of which the upload says something: they
+//! were written again and are taken, or have lost, or were given up. Nobody has to see to them any
+//! more.
 
 use std::collections::{HashMap, HashSet};
 
@@ -28,9 +32,9 @@ type TableAndKey = (String, String);
 /// The attempts at rows of a remote that nobody has settled, by table and key.
 pub(super) type Open = HashMap<TableAndKey, Vec<i64>>;
 
-/// Settles what was refused before of rows that this upload has brought in, or gives up, for which
+/// Closes what was refused before of rows that this upload has brought in, or gives up, for which
 /// `records` are what it leaves for people. Gives what is left.
-pub(super) async fn settle<T: TargetTable>(
+pub(super) async fn close_answered<T: TargetTable>(
     connection: &mut impl DatabaseConnection,
     upload: &SyncUpload,
     schema: &PublicationSchema,
@@ -69,7 +73,7 @@ pub(super) async fn settle<T: TargetTable>(
     if open.is_empty() && given_up.is_empty() {
         return Ok(open);
     }
-    let mut settled = Vec::new();
+    let mut closed = Vec::new();
     let end = |outcome| RefusalEnd {
         at_ms: upload.context.now_ms,
         by: upload.context.user.clone(),
@@ -78,7 +82,7 @@ pub(super) async fn settle<T: TargetTable>(
         reason: None,
     };
     let ends = given_up.into_values();
-    settled.extend(ends.map(|ids| (ids, end(RefusalOutcome::GivenUp))));
+    closed.extend(ends.map(|ids| (ids, end(RefusalOutcome::GivenUp))));
     let refused = records.refused.iter().map(|it| (&*it.table, &*it.key));
     let refused: HashSet<(&str, &str)> = refused.collect();
     let lost = records.conflicts.iter().map(|it| (&*it.table, &*it.key));
@@ -104,7 +108,7 @@ pub(super) async fn settle<T: TargetTable>(
             });
             for key in new.into_iter().chain([key]) {
                 let ids = open.remove(&(text(&table.name), key));
-                settled.extend(ids.map(|ids| (ids, end(outcome))));
+                closed.extend(ids.map(|ids| (ids, end(outcome))));
             }
         };
         incoming.each(|_, row| {
@@ -112,9 +116,11 @@ pub(super) async fn settle<T: TargetTable>(
             Ok(())
         })?;
     }
-    for some in settled.chunks(AT_ONCE) {
-        let what = "settling what was refused before";
-        connection.flight(what, &refusals::settle(some)).await?;
+    for some in closed.chunks(AT_ONCE) {
+        let what = "closing what was refused before";
+        connection
+            .flight(what, &refusals::move_to_settled(some))
+            .await?;
     }
     Ok(open)
 }
@@ -122,7 +128,7 @@ pub(super) async fn settle<T: TargetTable>(
 /// The rows of which the remote was told that their inserts are refused, as far as nobody has settled
 /// that, the user has not given them up, and the upload does not have them once more: by the values by
 /// which others refer to them.
-pub(super) async fn refused_parents(
+pub(super) async fn find_open_parents(
     connection: &mut impl DatabaseConnection,
     (remote_id, publication, given_up): (RemoteId, &str, &[GivenUp]),
     schema: &PublicationSchema,
@@ -198,13 +204,13 @@ pub(super) fn name_parents(schema: &PublicationSchema, open: &Open, records: &mu
     if open.is_empty() {
         return;
     }
-    let orphans = records.refused.iter_mut();
-    let orphans = orphans.filter(|it| it.code == Code::RowForeignKey && it.parent.is_none());
-    for orphan in orphans {
-        let Some(table) = schema.table(&orphan.table) else {
+    let refused = records.refused.iter_mut();
+    let children = refused.filter(|it| it.code == Code::RowForeignKey && it.parent.is_none());
+    for child in children {
+        let Some(table) = schema.table(&child.table) else {
             continue;
         };
-        let Ok(row) = serde_json::from_str::<Map<String, Json>>(&orphan.row) else {
+        let Ok(row) = serde_json::from_str::<Map<String, Json>>(&child.row) else {
             continue;
         };
         let parents = table.foreign_keys.iter().filter_map(|key| {
@@ -218,6 +224,6 @@ pub(super) fn name_parents(schema: &PublicationSchema, open: &Open, records: &mu
             let key = Json::Array(values.collect::<Option<_>>()?).to_string();
             Some((text(&parent.name), key))
         });
-        orphan.parent = parents.into_iter().find(|it| open.contains_key(it));
+        child.parent = parents.into_iter().find(|it| open.contains_key(it));
     }
 }
