@@ -120,7 +120,9 @@ pub(crate) fn toml_value(text: &str) -> toml::Value {
 /// Writes a number of bytes with the largest unit that it is a whole number of.
 pub(super) fn size_text(bytes: u64) -> String {
     let units = [("GiB", 1u64 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)];
-    let unit = units.into_iter().find(|(_, size)| bytes.is_multiple_of(*size) && bytes > 0);
+    let unit = units
+        .into_iter()
+        .find(|(_, size)| bytes.is_multiple_of(*size) && bytes > 0);
     match unit {
         Some((name, size)) => format!("{}{name}", bytes / size),
         None => bytes.to_string(),

@@ -505,7 +505,10 @@ mod tests {
             let end = if kind == "counter" { "_total" } else { "" };
             let told = format!("`{name}{end}");
             let is_told = page.contains(&format!("{told}`")) || page.contains(&format!("{told}{{"));
-            assert!(is_told, "docs/operations.md does not tell what {name}{end} means");
+            assert!(
+                is_told,
+                "docs/operations.md does not tell what {name}{end} means"
+            );
         }
     }
 

@@ -270,10 +270,7 @@ fn a_server_that_is_not_there_cannot_be_reached() {
     let error = sync(&File::changed(), url, &options()).unwrap_err();
     assert_eq!(error.code(), Code::Unreachable);
     assert!(error.to_string().contains(url), "{error}");
-    assert_eq!(
-        ping(url, &options()).unwrap_err().code(),
-        Code::Unreachable
-    );
+    assert_eq!(ping(url, &options()).unwrap_err().code(), Code::Unreachable);
 }
 
 #[test]

@@ -75,7 +75,11 @@ impl ValueKind {
             ValueKind::Number(least, i64::MAX) => format!("From {least}"),
             ValueKind::Number(least, most) => format!("From {least} to {most}"),
             ValueKind::Size(least, most) if most < u64::MAX => {
-                format!("From `\"{}\"` to `\"{}\"`", size_text(least), size_text(most))
+                format!(
+                    "From `\"{}\"` to `\"{}\"`",
+                    size_text(least),
+                    size_text(most)
+                )
             }
             ValueKind::Duration(least_ms) if least_ms > 1 => {
                 let least = duration_text(Duration::from_millis(least_ms));

@@ -50,10 +50,12 @@ fn effect_sentence(section: &SectionGrammar) -> String {
         let keys: Vec<_> = keys.filter(|it| effect_of(it) == effect).collect();
         (!keys.is_empty()).then(|| (names_in_code(&keys), effect.words()))
     });
-    let parts = parts.enumerate().map(|(index, (names, words))| match index {
-        0 => format!("A change of {names} counts {words}"),
-        _ => format!("of {names} {words}"),
-    });
+    let parts = parts
+        .enumerate()
+        .map(|(index, (names, words))| match index {
+            0 => format!("A change of {names} counts {words}"),
+            _ => format!("of {names} {words}"),
+        });
     format!("{}.", parts.collect::<Vec<_>>().join(", "))
 }
 
