@@ -371,7 +371,7 @@ pub(super) static RETENTION: SectionGrammar = SectionGrammar {
         .default("\"60d\"")
         .details(
             "Keys of calls and events that take effect once are remembered for as long, and no \
-             longer. A minute at least",
+             longer",
         )
         .hint("write at least \"1m\"; for remotes that are offline for weeks, months are better"),
         KeyGrammar::new(

@@ -41,7 +41,7 @@ pub(super) static SPACE: SectionGrammar = SectionGrammar {
             "durable",
             ValueKind::Duration(LEAST_DURABLE_MS),
             "\"7d\"",
-            "how long events are kept in the consolidated database, at least a minute",
+            "how long events are kept in the consolidated database",
         )
         .details(
             "They get a position that a subscriber can go on from; without it an event reaches \

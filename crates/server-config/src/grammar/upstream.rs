@@ -135,7 +135,7 @@ pub(super) static IMAGES: SectionGrammar = SectionGrammar {
             "every",
             ValueKind::Duration(SOONEST_MS),
             "\"6h\"",
-            "how old an image becomes before it is made anew, at least a second",
+            "how old an image becomes before it is made anew",
         )
         .default("\"1h\"")
         .hint("write every = \"1h\", with at least a second"),
