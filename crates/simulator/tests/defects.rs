@@ -2,6 +2,9 @@
 
 use tidewater_simulator::{Defect, HUNTED, hunt_all, listed};
 
+/// So many defects may show in other seeds than listed.
+const MOVED: usize = 4;
+
 #[test]
 fn every_deliberate_defect_is_seen_by_a_judge() {
     // The one that showed it last goes first.
@@ -16,12 +19,12 @@ fn every_deliberate_defect_is_seen_by_a_judge() {
             moved.push(format!("{} {}", defect.name(), caught.seed));
         }
     }
-    if !moved.is_empty() {
-        let moved = moved.join("\n");
-        println!(
-            "write into crates/simulator/defects.txt what was not found where it was:\n{moved}"
-        );
-    }
     assert_eq!(results.len(), Defect::ALL.len());
     assert!(unseen.is_empty(), "seen by no judge: {unseen:?}");
+    // A defect that is not where the list says costs the hunt through many seeds.
+    assert!(
+        moved.len() <= MOVED,
+        "write into crates/simulator/defects.txt what was not found where it was:\n{}",
+        moved.join("\n")
+    );
 }
