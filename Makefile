@@ -28,11 +28,11 @@ fips: ## Build it with cryptography in FIPS mode; needs cmake and Go. Tests that
 	$(CARGO) test -p tidewater-carrier --features fips,tokio fips
 	$(CARGO) build --release -p tidewater-cli --features fips
 
-# Not optimized, because the first success should come soon: the profile of the tests builds
-# in a fraction of the time. The build shows its progress, the demonstration has the screen.
+# Not optimized, because the first success should come soon. The build shows its progress, the
+# demonstration has the screen.
 demo: ## Watch remotes sync with a central SQLite database; needs Rust and a C compiler
-	$(CARGO) build -p tidewater-cli
-	@$(CARGO) run -q -p tidewater-cli -- demo
+	$(CARGO) build --profile quick -p tidewater-cli
+	@$(CARGO) run -q --profile quick -p tidewater-cli -- demo
 
 test: ## Do all that CI does: format, lints, tests, documents
 	@scripts/test.sh
