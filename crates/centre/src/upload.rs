@@ -1,5 +1,6 @@
 //! Uploads as they reach the consolidated database, and what becomes of them.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -158,19 +159,19 @@ pub struct RowMark {
     pub kind: UploadedRowKind,
 }
 
-/// A piece of an upload's rows, with the mark of each.
+/// A piece of an upload's rows, with the mark of each where there was memory for them.
 #[derive(Clone, Debug)]
 pub struct UploadChunk {
     rows: RowsChunk,
-    marks: Arc<[RowMark]>,
+    marks: Option<Arc<[RowMark]>>,
 }
 
 impl UploadChunk {
-    /// `marks`: one of each row, in their order.
-    pub fn new(rows: RowsChunk, marks: Vec<RowMark>) -> UploadChunk {
+    /// `marks`: one of each row, in their order; without them whoever needs them reads the rows.
+    pub fn new(rows: RowsChunk, marks: Option<Vec<RowMark>>) -> UploadChunk {
         UploadChunk {
             rows,
-            marks: marks.into(),
+            marks: marks.map(Into::into),
         }
     }
 
@@ -179,19 +180,22 @@ impl UploadChunk {
     /// # Errors
     /// The rows cannot be read, or are none of an upload.
     pub fn from_packed(shape: &RowShape, packed: Vec<u8>) -> Result<UploadChunk, CentreError> {
-        let mut marks = Vec::new();
-        each_packed(shape, &packed, |offset, row| {
-            let kind = UploadedRowKind::from_row(shape, row);
-            let kind = kind.ok_or_else(|| malformed(NO_OPERATION))?;
-            marks.push(RowMark { offset, kind });
-            Ok(())
-        })?;
-        Ok(UploadChunk::new(RowsChunk::Memory(packed.into()), marks))
+        let marks = mark_rows(shape, &packed)?;
+        Ok(UploadChunk::new(
+            RowsChunk::Memory(packed.into()),
+            Some(marks),
+        ))
     }
 
     /// The mark of each row, in their order.
-    pub fn marks(&self) -> &[RowMark] {
-        &self.marks
+    ///
+    /// # Errors
+    /// It has none, and the rows cannot be read.
+    pub(crate) fn marks(&self, shape: &RowShape) -> Result<Cow<'_, [RowMark]>, CentreError> {
+        match &self.marks {
+            Some(marks) => Ok(Cow::Borrowed(marks)),
+            None => mark_rows(shape, &self.packed()?).map(Cow::Owned),
+        }
     }
 
     /// How many bytes its rows have.
@@ -208,6 +212,18 @@ impl UploadChunk {
             message: format!("an upload's spool file cannot be read: {error}"),
         })
     }
+}
+
+/// Marks packed rows.
+fn mark_rows(shape: &RowShape, packed: &[u8]) -> Result<Vec<RowMark>, CentreError> {
+    let mut marks = Vec::new();
+    each_packed(shape, packed, |offset, row| {
+        let kind = UploadedRowKind::from_row(shape, row);
+        let kind = kind.ok_or_else(|| malformed(NO_OPERATION))?;
+        marks.push(RowMark { offset, kind });
+        Ok(())
+    })?;
+    Ok(marks)
 }
 
 /// What became of one upload of the list.

@@ -86,6 +86,12 @@ impl RowStore {
         })
     }
 
+    /// Reserves memory for bytes that need not be kept.
+    #[must_use]
+    pub fn reserve_free(&mut self, bytes: u64) -> bool {
+        self.hold(bytes, Reservation::grow)
+    }
+
     /// Reserves memory for bytes that can only be there.
     #[must_use]
     pub fn reserve(&mut self, bytes: u64) -> bool {

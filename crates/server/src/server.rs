@@ -61,6 +61,9 @@ pub struct RunningServer {
     pub admin: Option<String>,
     /// The URL of the web protocol.
     pub http: Option<String>,
+    /// What it was started with.
+    started: Config,
+    /// What it goes by, as far as that may change while it runs.
     configured: Arc<Mutex<Config>>,
     certificate: Arc<Certificate>,
     retention: Arc<Mutex<RetentionConfig>>,
@@ -245,6 +248,7 @@ impl Server {
         };
         let given = config.given.clone();
         let retention = Arc::new(Mutex::new(config.retention));
+        let started = config.clone();
         let configured = Arc::new(Mutex::new(config));
         tasks.push(tokio::spawn(renew_regularly(
             certificate.clone(),
@@ -263,6 +267,7 @@ impl Server {
             http: http_address,
             admin,
             admin_task,
+            started,
             configured,
             certificate,
             retention,
@@ -338,8 +343,8 @@ impl RunningServer {
 
     /// Goes by another configuration from now on, as far as that can be while it runs: the
     /// certificate, how what is sent is packed, who says who users are, how long things are kept,
-    /// how often remotes verify themselves, handlers, procedures and spaces. Gives the settings that are others and count when
-    /// it is started anew.
+    /// how often remotes verify themselves, handlers, procedures and spaces. Gives the settings that
+    /// are others than at its start, and count when it is started anew.
     ///
     /// # Errors
     /// The configuration is wrong: the one before stays.
@@ -361,7 +366,7 @@ impl RunningServer {
         }
         let configured = self.configured.lock();
         let mut configured = configured.unwrap_or_else(PoisonError::into_inner);
-        let changes = configured.changes_for_start(&config);
+        let changes = self.started.changes_for_start(&config);
         *self
             .retention
             .lock()

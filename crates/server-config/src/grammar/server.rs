@@ -210,11 +210,12 @@ pub(super) static LIMITS: SectionGrammar = SectionGrammar {
         ),
         KeyGrammar::new(
             "session_workers",
-            ValueKind::Number(1, MOST),
+            ValueKind::Number(1, MOST_WORKERS),
             "4",
             "database connections that look up who signs in and write the sync history",
         )
-        .default("2"),
+        .default("2")
+        .hint(WORKERS_HINT),
         workers(
             "upload_workers",
             "database connections that apply uploads at the same time; a number fixes it",
@@ -350,7 +351,9 @@ pub(super) static LIMITS: SectionGrammar = SectionGrammar {
 };
 
 const fn workers(name: &'static str, summary: &'static str) -> KeyGrammar {
-    KeyGrammar::new(name, ValueKind::Number(1, MOST), "4", summary).default_told("found by trying")
+    KeyGrammar::new(name, ValueKind::Number(1, MOST_WORKERS), "4", summary)
+        .default_told("found by trying")
+        .hint(WORKERS_HINT)
 }
 
 /// A signing key that another one has superseded must outlive the moment at which every server has

@@ -449,15 +449,19 @@ impl<'a> Receiver<'a> {
         if !ignored {
             rows.shrink_to_fit();
             marks.shrink_to_fit();
-            if !self.store.reserve(std::mem::size_of_val(&*marks) as u64) {
-                return Err(Fault::busy(2_000));
-            }
+            // They save a reading of the rows. While others fill the memory, the rows go to a file
+            // and are read once more.
+            let is_free = self
+                .store
+                .reserve_free(std::mem::size_of_val(&*marks) as u64);
             let chunk = self.store.put(rows).map_err(|error| {
                 let mut fault = Fault::busy(10_000);
                 fault.detail = format!("an upload cannot be spooled to a temporary file: {error}");
                 fault
             })?;
-            table.chunks.push(UploadChunk::new(chunk, marks));
+            table
+                .chunks
+                .push(UploadChunk::new(chunk, is_free.then_some(marks)));
         }
         Ok(())
     }

@@ -175,6 +175,24 @@ async fn what_nobody_waits_for_is_accepted_before_it_is_done() {
     });
 }
 
+#[tokio::test]
+async fn what_counts_at_the_next_start_is_told_as_long_as_it_differs_from_the_last() {
+    let world = World::try_start(&MemoryCentre::new(), HEAD, "")
+        .await
+        .unwrap();
+    for (limits, told) in [
+        ("backlog = 7", &["server.limits"][..]),
+        (
+            "backlog = 7\n[log]\nlevel = \"warn\"",
+            &["server.limits", "log"],
+        ),
+        ("", &[]),
+    ] {
+        let config = World::config(HEAD, limits).unwrap();
+        assert_eq!(world.running.reconfigure(config).await.unwrap(), told);
+    }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn who_asks_for_calls_gets_them_once_the_procedure_is_declared_again() {
     let world = world().await;

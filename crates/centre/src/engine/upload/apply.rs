@@ -64,7 +64,7 @@ pub(super) async fn apply_one<R: UploadWriter>(
         match announced {
             AnnouncedColumns::Published(index, map) => {
                 let (table, place) = (changed.get(&place).unwrap_or(table), tables.len());
-                tables.push(IncomingTable::new(&publication, table, place, index, map));
+                tables.push(IncomingTable::new(&publication, table, place, index, map)?);
             }
             AnnouncedColumns::Unpublished(refused) => unpublished.push((table, refused)),
         }

@@ -1,5 +1,7 @@
 //! The uploaded rows of one table: where they are, and what they mean to it.
 
+use std::borrow::Cow;
+
 use bytes::Bytes;
 
 use tidewater_protocol::{Datum, Op, RowsReader, UnpackedRow};
@@ -9,7 +11,7 @@ use crate::engine::upload::column_map::{AnnouncedColumns, ColumnMap};
 use crate::engine::upload::row_keys::UploadedTable;
 use crate::engine::upload::target_table::TargetTable;
 use crate::error::CentreError;
-use crate::upload::{UploadTable, UploadedRowKind, each_packed, malformed};
+use crate::upload::{RowMark, UploadTable, UploadedRowKind, each_packed, malformed};
 
 /// Up to so many inserts are written as other rows are, more are loaded in bulk where the database
 /// can.
@@ -67,6 +69,8 @@ pub struct IncomingTable<'u, T> {
     /// The deletes.
     pub deletes: Vec<RowRef>,
     upload: &'u UploadTable,
+    /// The marks of each chunk's rows.
+    marks: Vec<Cow<'u, [RowMark]>>,
     /// Whether the remote's columns are the published ones, in their order.
     identity: bool,
 }
@@ -93,13 +97,16 @@ pub struct UploadedImages<'r, 'a> {
 
 impl<'u, T: TargetTable> IncomingTable<'u, T> {
     /// Sorts the rows of a published table by what they are.
+    ///
+    /// # Errors
+    /// Rows without marks cannot be read.
     pub fn new(
         publication: &'u Publication<T>,
         upload: &'u UploadTable,
         place: usize,
         index: usize,
         map: ColumnMap,
-    ) -> IncomingTable<'u, T> {
+    ) -> Result<IncomingTable<'u, T>, CentreError> {
         let (table, schema) = (
             &publication.tables[index],
             &publication.schema.tables[index],
@@ -116,6 +123,7 @@ impl<'u, T: TargetTable> IncomingTable<'u, T> {
         updatable.retain(|&column| table.is_settable(column));
         let mut sources = map.sources.iter().enumerate();
         let in_order = sources.all(|(at, source)| *source == Some(at));
+        let marks = upload.chunks.iter().map(|it| it.marks(&map.shape));
         let mut incoming = IncomingTable {
             place,
             index,
@@ -130,11 +138,12 @@ impl<'u, T: TargetTable> IncomingTable<'u, T> {
             updates: Vec::new(),
             deletes: Vec::new(),
             upload,
+            marks: marks.collect::<Result<_, _>>()?,
             identity: in_order && map.shape.columns.len() == schema.columns.len(),
             map,
         };
         incoming.sort_rows();
-        incoming
+        Ok(incoming)
     }
 
     /// The same with everybody's rights: no column is kept from whoever writes.
@@ -160,7 +169,7 @@ impl<'u, T: TargetTable> IncomingTable<'u, T> {
     ) -> Result<IncomingTable<'u, T>, CentreError> {
         match ColumnMap::find(&publication.schema, &upload.begin)? {
             AnnouncedColumns::Published(index, map) => {
-                Ok(IncomingTable::new(publication, upload, place, index, map))
+                IncomingTable::new(publication, upload, place, index, map)
             }
             AnnouncedColumns::Unpublished(_) => Err(CentreError::Internal {
                 message: "a published table is not published".into(),
@@ -169,22 +178,27 @@ impl<'u, T: TargetTable> IncomingTable<'u, T> {
     }
 
     fn sort_rows(&mut self) {
-        for (kind, at) in marked_rows(self.upload) {
+        let (mut moves, mut updates, mut deletes) = (Vec::new(), Vec::new(), Vec::new());
+        for (kind, at) in marked_rows(&self.marks) {
             match kind {
-                UploadedRowKind::Insert => self.inserts += 1,
-                UploadedRowKind::Move => self.moves.push(at),
-                UploadedRowKind::Update => self.updates.push(at),
-                UploadedRowKind::Delete => self.deletes.push(at),
+                UploadedRowKind::Insert => {}
+                UploadedRowKind::Move => moves.push(at),
+                UploadedRowKind::Update => updates.push(at),
+                UploadedRowKind::Delete => deletes.push(at),
             }
         }
+        let others = moves.len() + updates.len() + deletes.len();
+        let rows: usize = self.marks.iter().map(|it| it.len()).sum();
+        self.inserts = (rows - others) as u64;
+        (self.moves, self.updates, self.deletes) = (moves, updates, deletes);
     }
 }
 
 /// What each row of a table is, and where it begins.
-fn marked_rows(upload: &UploadTable) -> impl Iterator<Item = (UploadedRowKind, RowRef)> {
-    let chunks = (0..).zip(&upload.chunks);
+fn marked_rows(marks: &[Cow<'_, [RowMark]>]) -> impl Iterator<Item = (UploadedRowKind, RowRef)> {
+    let chunks = (0..).zip(marks);
     chunks.flat_map(|(chunk, it)| {
-        it.marks().iter().map(move |mark| {
+        it.iter().map(move |mark| {
             let offset = mark.offset;
             (mark.kind, RowRef { chunk, offset })
         })
@@ -221,7 +235,7 @@ impl<T> IncomingTable<'_, T> {
 
     /// The operation of each row, with the number of its chunk.
     pub(crate) fn operations(&self) -> impl Iterator<Item = (usize, Op)> {
-        marked_rows(self.upload).map(|(kind, at)| {
+        marked_rows(&self.marks).map(|(kind, at)| {
             let op = match kind {
                 UploadedRowKind::Insert => Op::Insert,
                 UploadedRowKind::Update | UploadedRowKind::Move => Op::Update,
@@ -233,7 +247,7 @@ impl<T> IncomingTable<'_, T> {
 
     /// Finds the inserts.
     pub fn find_inserts(&self) -> Vec<RowRef> {
-        let inserts = marked_rows(self.upload).filter(|(kind, _)| *kind == UploadedRowKind::Insert);
+        let inserts = marked_rows(&self.marks).filter(|(kind, _)| *kind == UploadedRowKind::Insert);
         inserts.map(|(_, at)| at).collect()
     }
 

@@ -316,7 +316,7 @@ pub(super) async fn send<R: UploadWriter>(
     judged.add(publication, &upload, 0, (index, &map))?;
     let (changed, decisions) = judged.into_decisions();
     let table = changed.get(&0).unwrap_or(table);
-    let tables = [IncomingTable::new(publication, table, 0, index, map).unrestricted()];
+    let tables = [IncomingTable::new(publication, table, 0, index, map)?.unrestricted()];
     rows.lock_tables(publication, &tables).await?;
     let uploaded: Vec<_> = tables.iter().map(IncomingTable::uploaded).collect();
     let key_cascades = KeyCascades::from_upload(&publication.schema, &uploaded)?;

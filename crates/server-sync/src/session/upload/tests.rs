@@ -274,6 +274,27 @@ fn a_row_longer_than_all_memory_is_taken_unless_another_session_is_beyond_it() {
 }
 
 #[test]
+fn rows_go_to_a_file_while_another_session_fills_the_memory() {
+    let mut world = World::new();
+    world.budget = MemoryBudget::new(100_000);
+    let mut other = world.budget.of_session().empty();
+    assert!(other.grow_anyway(400_000));
+    let notes: Vec<String> = (0..300).map(|_| "x".repeat(1_000)).collect();
+    let rows = inserts(&world, &notes);
+    let mut receiver = world.receiver(UploadState::InSequence);
+    receiver.upload_begin(begin()).unwrap();
+    receiver.table_begin(world.header()).unwrap();
+    for piece in rows.chunks(10_000) {
+        receiver.rows(piece).unwrap();
+    }
+    receiver.upload_end(end(300, &rows)).unwrap();
+    let received = receiver.finish().unwrap();
+    let chunks = received.uploads[0].tables[0].chunks.iter();
+    let packed: Vec<u8> = chunks.flat_map(|it| it.packed().unwrap()).collect();
+    assert_eq!(packed, rows);
+}
+
+#[test]
 fn keys_are_asked_for_although_the_rows_of_the_same_sync_fill_the_memory() {
     let mut world = World::new();
     let rows = inserts(&world, &["x".repeat(1_000)]);
