@@ -172,7 +172,7 @@ fn what_may_be_written_is_said_of_the_table_and_whole() {
             "values = \"SELECT 'north'\" }",
             "values = \"SELECT 'north'\", hand_over = true }",
             "unknown key \"hand_over\" in [publication.table.partition]",
-            "\"hand_over\" belongs in [publication.table]",
+            "\"hand_over\" belongs in [[publication.table]]",
         ),
         (
             "read_only = [",
