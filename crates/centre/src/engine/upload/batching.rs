@@ -139,7 +139,7 @@ async fn try_all<R: UploadWriter>(
     let tables = tables.map(|(place, it)| {
         IncomingTable::new(&publication, &it.rows, place, it.index, it.map.clone())
     });
-    let tables = tables.collect::<Result<Vec<_>, _>>()?;
+    let tables = tables.collect::<Result<Vec<_>>>()?;
     let mut sharing = SharedUploads {
         rows,
         publication: &publication,
