@@ -369,3 +369,26 @@ pub fn decode_result(bytes: &[u8]) -> Result<UploadResult, CentreError> {
         message: format!("a stored result cannot be read: {error}"),
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tidewater_protocol::{ColumnType, Datum, RowsWriter};
+
+    #[test]
+    fn a_chunk_without_marks_reads_the_same_ones() {
+        let shape = RowShape {
+            columns: vec![ColumnType::Integer, ColumnType::Text],
+            key: vec![0],
+        };
+        let mut writer = RowsWriter::new(&shape);
+        writer.row(Op::Insert, &[Datum::Integer(1), Datum::Text("a")]);
+        writer.row(Op::Insert, &[Datum::Integer(2), Datum::Text("bc")]);
+        let marked = UploadChunk::from_packed(&shape, writer.take()).unwrap();
+        let unmarked = UploadChunk::new(marked.rows.clone(), None);
+        let marks = marked.marks(&shape).unwrap();
+        assert_eq!(marks.len(), 2);
+        assert!(marks[1].offset > marks[0].offset);
+        assert_eq!(unmarked.marks(&shape).unwrap(), marks);
+    }
+}
