@@ -200,6 +200,8 @@ wait "${lanes[0]}" || failed+=" waiting"
 lanes=()
 cat "$notes/waiting" "$notes/rig"
 if [ -n "$failed" ]; then
+  # Why, at the end: a log that somebody looks at may be cut.
+  grep -h -A 4 'panicked at' "$notes/waiting" "$notes/rig" >&2 || true
   echo "Tests have failed in a lane:$failed" >&2
   exit 1
 fi

@@ -5,9 +5,10 @@ use std::path::Path;
 
 use anyhow::Context;
 use tidewater_testing::balancer::Kind;
+use tidewater_testing::claim_port;
 
 use crate::program::Program;
-use crate::servers::{Ports, free_port};
+use crate::servers::Ports;
 use crate::standing::{Ends, Standing};
 
 const HAPROXY: &str = include_str!("../../../deploy/haproxy.cfg");
@@ -30,7 +31,7 @@ pub(crate) struct RigBalancer {
 
 impl RigBalancer {
     pub(crate) fn new(folder: &Path, servers: &[Ports]) -> anyhow::Result<RigBalancer> {
-        let (remotes, web) = (free_port()?, free_port()?);
+        let (remotes, web) = (claim_port()?, claim_port()?);
         let both = folder.join("tls/both.pem");
         let pem = [CERTIFICATE, KEY].map(|it| std::fs::read_to_string(folder.join(it)));
         let [certificate, key] = pem;
@@ -85,7 +86,7 @@ pub(crate) struct Relay {
 impl Relay {
     /// Writes its configuration, and the servers' token.
     pub(crate) fn new(folder: &Path, program: &Program) -> anyhow::Result<Relay> {
-        let (devices, servers) = (free_port()?, free_port()?);
+        let (devices, servers) = (claim_port()?, claim_port()?);
         let tokens = program
             .done(&["relay", "token", "--out", "relay.token"])?
             .stdout;

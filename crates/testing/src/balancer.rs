@@ -6,18 +6,17 @@
 )]
 
 use std::fs;
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 
+use crate::claim_port;
+
 /// How long it may take to start.
 const PATIENCE: Duration = Duration::from_secs(20);
-
-/// How many ports are tried: somebody else may take one that was free.
-const ATTEMPTS: usize = 5;
 
 /// Which program balances.
 #[derive(Clone, Copy, Debug)]
@@ -43,28 +42,26 @@ impl Balancer {
     /// # Errors
     /// The program is not there, refuses the configuration, or does not start.
     pub fn start(kind: Kind, configuration: impl Fn([u16; 2]) -> String) -> Result<Balancer> {
-        let mut said = String::new();
-        for _ in 0..ATTEMPTS {
-            let ports = free_ports()?;
-            let folder = tempfile::tempdir()?;
-            let file = kind.write(folder.path(), &configuration(ports))?;
-            kind.check(&file)?;
-            let log = folder.path().join("log");
-            let mut process = kind
-                .command(&file)
-                .stdin(Stdio::null())
-                .stderr(fs::File::create(&log)?)
-                .spawn()?;
-            if listens(&mut process, ports)? {
-                return Ok(Balancer {
-                    process,
-                    ports,
-                    _folder: folder,
-                });
-            }
-            said = fs::read_to_string(log)?;
+        let ports = [claim_port()?, claim_port()?];
+        let folder = tempfile::tempdir()?;
+        let file = kind.write(folder.path(), &configuration(ports))?;
+        kind.check(&file)?;
+        let log = folder.path().join("log");
+        let mut process = kind
+            .command(&file)
+            .stdin(Stdio::null())
+            .stderr(fs::File::create(&log)?)
+            .spawn()?;
+        let is_there = listens(&mut process, ports)?;
+        let balancer = Balancer {
+            process,
+            ports,
+            _folder: folder,
+        };
+        match is_there {
+            true => Ok(balancer),
+            false => anyhow::bail!("{kind:?} does not start: {}", fs::read_to_string(log)?),
         }
-        anyhow::bail!("{kind:?} does not start: {said}")
     }
 }
 
@@ -162,11 +159,4 @@ fn listens(process: &mut Child, ports: [u16; 2]) -> Result<bool> {
         ensure!(Instant::now() < end, "the balancer does not listen");
         std::thread::sleep(Duration::from_millis(5));
     }
-}
-
-/// Two at once, so that they differ.
-fn free_ports() -> Result<[u16; 2]> {
-    let listen = || TcpListener::bind("127.0.0.1:0");
-    let (one, other) = (listen()?, listen()?);
-    Ok([one.local_addr()?.port(), other.local_addr()?.port()])
 }

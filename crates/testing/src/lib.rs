@@ -19,10 +19,12 @@ pub mod proxy;
 pub mod scripted;
 pub mod slapd;
 
+mod claimed_port;
 mod copy;
 mod old_sqlite;
 
 pub use balancer::Balancer;
+pub use claimed_port::claim_port;
 pub use issuer::Issuer;
 pub use old_sqlite::old_sqlite;
 pub use pgbouncer::PgBouncer;

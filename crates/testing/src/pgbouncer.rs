@@ -6,7 +6,7 @@
 )]
 
 use std::fs;
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpStream;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -14,11 +14,10 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 
+use crate::claim_port;
+
 /// How long it may take to start.
 const PATIENCE: Duration = Duration::from_secs(20);
-
-/// How many ports are tried: somebody else may take one that was free.
-const ATTEMPTS: usize = 5;
 
 /// A running PgBouncer; it ends when this is dropped.
 #[derive(Debug)]
@@ -35,35 +34,33 @@ impl PgBouncer {
     /// # Errors
     /// There is no `pgbouncer`, or it does not start.
     pub fn start(postgres: u16, more: &str) -> Result<PgBouncer> {
-        for _ in 0..ATTEMPTS {
-            let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
-            let folder = tempfile::tempdir()?;
-            // Another user may have to read it.
-            fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755))?;
-            let file = folder.path().join("pgbouncer.ini");
-            let text = format!(
-                "[databases]\n* = host=127.0.0.1 port={postgres} user=postgres\n[pgbouncer]\n\
+        let port = claim_port()?;
+        let folder = tempfile::tempdir()?;
+        // Another user may have to read it.
+        fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755))?;
+        let file = folder.path().join("pgbouncer.ini");
+        let text = format!(
+            "[databases]\n* = host=127.0.0.1 port={postgres} user=postgres\n[pgbouncer]\n\
                  listen_addr = 127.0.0.1\nlisten_port = {port}\nunix_socket_dir =\n\
                  auth_type = any\ndefault_pool_size = 100\n{more}\n"
-            );
-            fs::write(&file, text)?;
-            let mut command = Command::new(program());
-            command.arg("-q").stdin(Stdio::null()).stderr(Stdio::null());
-            // It does not run as root.
-            if fs::metadata(folder.path())?.uid() == 0 {
-                command.args(["-u", "postgres"]);
-            }
-            let process = command.arg(&file).spawn();
-            let mut process = process.context("install PgBouncer (Debian: pgbouncer)")?;
-            if listens(&mut process, port)? {
-                return Ok(PgBouncer {
-                    process,
-                    port,
-                    _folder: folder,
-                });
-            }
+        );
+        fs::write(&file, text)?;
+        let mut command = Command::new(program());
+        command.arg("-q").stdin(Stdio::null()).stderr(Stdio::null());
+        // It does not run as root.
+        if fs::metadata(folder.path())?.uid() == 0 {
+            command.args(["-u", "postgres"]);
         }
-        anyhow::bail!("PgBouncer does not start")
+        let process = command.arg(&file).spawn();
+        let mut process = process.context("install PgBouncer (Debian: pgbouncer)")?;
+        let is_there = listens(&mut process, port)?;
+        let bouncer = PgBouncer {
+            process,
+            port,
+            _folder: folder,
+        };
+        ensure!(is_there, "PgBouncer does not start");
+        Ok(bouncer)
     }
 
     /// The URL of a database behind it, of its URL without.

@@ -15,7 +15,6 @@ mod programs;
 mod template;
 
 use std::fs::{self, File};
-use std::net::TcpListener;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -30,15 +29,13 @@ pub use copies::Snapshot;
 use guardian::Guardian;
 use programs::{Account, Programs};
 
+use crate::claim_port;
+
 /// How long a start may take; crash recovery on a loaded machine included.
 const START_DEADLINE: Duration = Duration::from_secs(60);
 /// How long a shutdown may take before the process is killed.
 const STOP_DEADLINE: Duration = Duration::from_secs(30);
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
-/// Below what Linux and macOS hand out to outgoing connections, so that none of those takes
-/// the port of a server that is down between [`Postgres::kill`] and [`Postgres::restart`].
-const PORTS: std::ops::Range<u16> = 15_000..32_000;
-const PORT_ATTEMPTS: u32 = 20;
 
 /// How a test server differs from PostgreSQL's defaults.
 #[derive(Debug, Clone, Default)]
@@ -130,12 +127,12 @@ impl Postgres {
             options,
             // From here on the guardian removes it.
             folder: folder.keep(),
-            port: 0,
+            port: claim_port()?,
             server: None,
             guardian,
             databases: AtomicU64::new(0),
         };
-        postgres.launch_on_free_port()?;
+        postgres.restart()?;
         Ok(postgres)
     }
 
@@ -296,18 +293,6 @@ impl Postgres {
         }
     }
 
-    fn launch_on_free_port(&mut self) -> anyhow::Result<()> {
-        let deadline = Instant::now() + START_DEADLINE;
-        for _ in 0..PORT_ATTEMPTS {
-            self.port = free_port()?;
-            // Somebody may take the port between the look and the launch.
-            if matches!(self.launch(deadline)?, Launch::Ready) {
-                return Ok(());
-            }
-        }
-        bail!("found no free port for PostgreSQL")
-    }
-
     fn launch(&mut self, deadline: Instant) -> anyhow::Result<Launch> {
         let log = File::options()
             .create(true)
@@ -448,20 +433,6 @@ enum Launch {
     PortTaken,
     /// Of a server whose first process was killed.
     SessionsLeft,
-}
-
-fn free_port() -> anyhow::Result<u16> {
-    use std::hash::{BuildHasher, Hasher};
-    let span = PORTS.end - PORTS.start;
-    for _ in 0..1_000 {
-        // The standard library's source of randomness.
-        let random = std::hash::RandomState::new().build_hasher().finish();
-        let port = PORTS.start + (random % u64::from(span)) as u16;
-        if TcpListener::bind(("127.0.0.1", port)).is_ok() {
-            return Ok(port);
-        }
-    }
-    bail!("no free port between {} and {}", PORTS.start, PORTS.end)
 }
 
 /// Copies a tree of folders and files, all owned by `account` if there is one; returns how many

@@ -6,18 +6,17 @@
 )]
 
 use std::fs;
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 
+use crate::claim_port;
+
 /// How long it may take to start.
 const PATIENCE: Duration = Duration::from_secs(20);
-
-/// How many ports are tried: somebody else may take one that was free.
-const ATTEMPTS: usize = 5;
 
 /// Where distributions put schemas and modules.
 const SCHEMAS: [&str; 2] = ["/etc/ldap/schema", "/etc/openldap/schema"];
@@ -67,7 +66,7 @@ impl Slapd {
         ensure!(added.status.success(), "slapadd: {said}");
         let mut slapd = Slapd {
             process: None,
-            ports: [0; 2],
+            ports: [claim_port()?, claim_port()?],
             folder,
             has_tls: tls.is_some(),
         };
@@ -75,20 +74,16 @@ impl Slapd {
         Ok(slapd)
     }
 
-    /// Starts it again, on other ports.
+    /// Starts it again.
     ///
     /// # Errors
     /// It does not start.
     pub fn restart(&mut self) -> Result<()> {
-        for _ in 0..ATTEMPTS {
-            self.stop();
-            self.ports = free_ports()?;
-            let process = spawn(self.folder.path(), self.ports, self.has_tls)?;
-            if is_there(self.process.insert(process), self.ports[0])? {
-                return Ok(());
-            }
-        }
-        anyhow::bail!("slapd does not start")
+        self.stop();
+        let process = spawn(self.folder.path(), self.ports, self.has_tls)?;
+        let is_there = is_there(self.process.insert(process), self.ports[0])?;
+        ensure!(is_there, "slapd does not start");
+        Ok(())
     }
 
     /// Ends it.
@@ -146,13 +141,6 @@ fn spawn(place: &Path, ports: [u16; 2], has_tls: bool) -> Result<Child> {
         .stderr(Stdio::null())
         .spawn()
         .context("slapd cannot be started: install it (Debian: slapd)")
-}
-
-/// Two at once, so that they differ.
-fn free_ports() -> Result<[u16; 2]> {
-    let listen = || TcpListener::bind("127.0.0.1:0");
-    let (one, other) = (listen()?, listen()?);
-    Ok([one.local_addr()?.port(), other.local_addr()?.port()])
 }
 
 fn configuration(place: &Path, tls: Option<&DirectoryTls<'_>>) -> Result<String> {

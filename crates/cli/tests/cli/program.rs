@@ -2,10 +2,8 @@
 
 use std::ffi::OsStr;
 use std::io::{BufRead, BufReader, Write};
-use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStderr, ChildStdout, Command, Stdio};
-use std::sync::atomic::{AtomicU16, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -348,18 +346,10 @@ fn read_all(stderr: ChildStderr, into: &Mutex<String>) {
     }
 }
 
-/// An address that nobody listens on, for a server that comes back to it. The port is below
-/// those that systems hand out, so that no connection of another test takes it meanwhile.
+/// An address that no other test gets, for a server that comes back to it.
 pub(crate) fn free_url() -> String {
-    static NEXT: AtomicU16 = AtomicU16::new(0);
-    let first = std::process::id() % 10_000;
-    loop {
-        let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        let port = 10_000 + (first as u16 + number) % 10_000;
-        if TcpListener::bind(("127.0.0.1", port)).is_ok() {
-            return format!("tcp://127.0.0.1:{port}");
-        }
-    }
+    let port = tidewater_testing::claim_port().expect("a port is free");
+    format!("tcp://127.0.0.1:{port}")
 }
 
 /// A connection of an application to an SQLite file.

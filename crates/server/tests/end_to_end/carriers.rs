@@ -2,7 +2,7 @@
 //! ask who we are, lose, repeat, and answer in place of the server.
 
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
@@ -14,6 +14,7 @@ use tidewater_client::{
 };
 use tidewater_server::{Config, dev_certificate};
 use tidewater_testing::bad_line::BadLine;
+use tidewater_testing::claim_port;
 
 use crate::backend::Backend;
 use crate::compare::assert_converged;
@@ -47,9 +48,8 @@ pub(crate) fn everything_with<B: Backend>(
 ) -> Everything {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let tls = dev_certificate(folder.path(), &["127.0.0.1".into()]).expect("it can be made");
-    let free = TcpListener::bind("127.0.0.1:0").expect("a port is free");
-    let address = free.local_addr().expect("it has one");
-    drop(free);
+    let port = claim_port().expect("a port is free");
+    let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
     let certificate = tls.certificate.clone();
     let server = world.server_with(|config| {
         let urls = SCHEMES.iter().map(|scheme| format!("{scheme}://{address}"));
@@ -358,9 +358,8 @@ fn a_page_in_place_of_the_server_is_told<B: Backend>() {
 fn the_address_that_got_through_is_tried_first_the_next_time<B: Backend>() {
     let world = World::<B>::open(shop());
     let everything = everything(&world);
-    let dead = TcpListener::bind("127.0.0.1:0").expect("a port is free");
-    let gone = dead.local_addr().expect("it has one");
-    drop(dead);
+    let port = claim_port().expect("a port is free");
+    let gone = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
     let urls = format!("tcp://{gone}, ws://{gone} http://{}", everything.address);
     let mut ada = world.device("ada");
     go_by(&mut ada, &urls);
