@@ -14,6 +14,7 @@ mod connection;
 mod database;
 mod decoder;
 mod deploy_lock;
+mod dialect;
 mod download;
 mod driver_error;
 mod entry;

@@ -692,7 +692,8 @@ async fn found_tables(
 ) -> Result<Vec<&'static str>, CentreError> {
     rights::check_schema(client).await?;
     let sql = "SELECT to_regnamespace('tidewater') IS NOT NULL, \
-               ARRAY (SELECT own FROM unnest($1::text[]) AS own WHERE to_regclass(own) IS NOT NULL)";
+               ARRAY (SELECT own FROM unnest($1::text[]) AS own \
+               WHERE to_regclass('tidewater.' || own) IS NOT NULL)";
     let row = client.query_one(sql, &[&wanted]).await;
     let row = row.map_err(statement_failed("looking for the server's tables"))?;
     let names: Vec<&str> = row.get(1);

@@ -14,6 +14,7 @@ mod calls;
 mod catalog;
 mod connection;
 mod database;
+mod dialect;
 mod download;
 mod environment;
 mod file;

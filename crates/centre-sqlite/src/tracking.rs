@@ -6,7 +6,8 @@ use rusqlite::OptionalExtension;
 use tidewater_protocol::Table;
 
 use super::catalog::{self, SqliteCatalog};
-use super::connection::{SqliteConnection, spell};
+use super::connection::SqliteConnection;
+use super::dialect::SqliteDialect;
 use super::publication::{Publication, PublishedTable};
 use super::recorded_log::RecordedLog;
 use super::rows::script;
@@ -29,6 +30,7 @@ use tidewater_centre::engine::role_assumption::RoleAdapter;
 use tidewater_centre::engine::scope_query::ScopeQuery;
 use tidewater_centre::engine::script::{Script, SqlDialect};
 use tidewater_centre::engine::scripts::{CheckedScript, SetColumn};
+use tidewater_centre::engine::sql::system_dialect::SystemDialect as _;
 use tidewater_centre::engine::state::own_tables;
 use tidewater_centre::error::CentreError;
 use tidewater_centre::records::KeylessRows;
@@ -247,7 +249,7 @@ impl ChangeTracking for SqliteCentre {
         if !tables.is_empty() {
             let drops = tables
                 .iter()
-                .map(|it| format!("DROP TABLE {};\n", spell(it)));
+                .map(|it| format!("DROP TABLE {};\n", SqliteDialect.table(it)));
             let what = "drop the server's state: users, remotes, history";
             steps.push(step(what, drops.collect()));
         }

@@ -11,9 +11,10 @@ use tidewater_protocol::Table;
 
 use super::catalog::{CatalogReader, listed};
 use super::compile::{follows, tables_differ};
-use super::connection::{DatabaseConnection, system_sql};
+use super::connection::DatabaseConnection;
 use super::publication::{Publication, ServedTable};
 use super::recorded::{DeploymentRecord, Random, past_schemas};
+use super::sql::system::meta;
 use super::state::check;
 use crate::deploy_report::{DeployReport, DeployStep};
 use crate::engine::change_log::ChangeLog;
@@ -69,7 +70,7 @@ pub(super) async fn deploy<T: ChangeTracking>(
     } else {
         run(connection, &plan.steps).await?;
         if !plan.steps.is_empty() {
-            let count = system_sql!("UPDATE tidewater.meta SET deployment = deployment + 1");
+            let count = meta::count_deployment();
             connection.run_one("deploying", count).await?;
         }
         let last = T::deployed(&plan.publications);
@@ -184,9 +185,8 @@ pub async fn reload<T: ChangeTracking>(
 
 /// See [`crate::publication::DeployedPublications::number`].
 async fn number(connection: &mut impl DatabaseConnection) -> Result<i64> {
-    let number = system_sql!("SELECT deployment FROM tidewater.meta");
     let answer = connection
-        .run_one("looking for a deployment", number)
+        .run_one("looking for a deployment", meta::read_deployment())
         .await?;
     answer.rows.first().map_or(Ok(0), |row| row.get(0))
 }

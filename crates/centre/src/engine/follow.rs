@@ -3,10 +3,11 @@
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
-use super::connection::{DatabaseConnection, SystemStatement, each, system_row};
+use super::connection::DatabaseConnection;
 use super::inspect::DatabaseInspection;
 use super::publication::{RowRule, ServedTable};
 use super::scope::ScopePurpose;
+use super::sql::system::scope_pieces;
 use crate::context::SyncContext;
 use crate::engine::served_publications::ServedPublications;
 use crate::error::CentreError;
@@ -203,12 +204,9 @@ async fn contents(
         return Ok(HashMap::new());
     }
     let digests: Vec<Digest> = digests.into_iter().collect();
-    let select: SystemStatement = each(
-        "SELECT v.n, content FROM {rows BLOB} JOIN tidewater.scope_piece ON digest = v.c1",
-        digests.iter().map(|it| system_row![it[..]]).collect(),
-    );
     let what = "reading a scope that was handed out";
-    let answer = connection.run_one(what, select).await?;
+    let find = scope_pieces::find(&digests);
+    let answer = connection.run_one(what, find).await?;
     let mut contents = HashMap::new();
     for row in &answer.rows {
         let number: u64 = row.get(0)?;

@@ -43,6 +43,7 @@ pub mod script;
 pub mod scripts;
 pub mod served_publications;
 mod session;
+pub mod sql;
 pub mod state;
 pub mod thread;
 pub mod too_long;

@@ -8,10 +8,11 @@ use std::sync::Arc;
 use tidewater_protocol::{ColumnType, Datum, RemoteId, Value};
 
 use super::compile::WhichRule;
-use super::connection::{StatementResult, SystemStatement, system_sql};
+use super::connection::{StatementResult, SystemStatement};
 use super::exact::{pack_exact, unpack};
 use super::publication::{Publication, RowRule};
 use super::script::ScriptParameter;
+use super::sql::system::subscriptions;
 use super::window::{self, Window};
 use crate::context::{DEFAULT, GivenPartitions, SyncContext, VERSION};
 use crate::engine::scope_query::ScopeQuery;
@@ -450,12 +451,7 @@ pub type Serials = (u64, u64, u64, Option<u64>);
 impl SerialValidity {
     /// Asks which serials were issued.
     pub fn ask(remote_id: RemoteId, publication: &str) -> SystemStatement {
-        system_sql!(
-            "SELECT scope_serial, previous_serial, graced_serial, given_back_serial
-             FROM tidewater.subscription WHERE remote_id = ?1 AND publication = ?2",
-            remote_id,
-            publication,
-        )
+        subscriptions::read_serials(remote_id, publication)
     }
 
     /// Judges a presented serial by the answer to [`Self::ask`].
@@ -506,28 +502,11 @@ impl ScopeChange {
     /// the newest may have been lost. A new one gets the next number; the one that the remote holds
     /// stays known, also when the answers between it and the new one were lost.
     pub fn note(&self) -> Vec<SystemStatement> {
+        let (id, publication) = (self.remote_id, &self.publication);
         let note = match self.arrived {
             // Nothing, if a newer scope was issued meanwhile, or another sync was first.
-            true => system_sql!(
-                "UPDATE tidewater.subscription SET graced_serial = previous_serial
-                 WHERE remote_id = ?1 AND publication = ?2 AND scope_serial = ?3
-                   AND graced_serial < previous_serial",
-                self.remote_id,
-                self.publication,
-                self.presented,
-            ),
-            false => system_sql!(
-                "INSERT INTO tidewater.subscription AS s (remote_id, publication, scope_serial)
-                 VALUES (?1, ?2, 1)
-                 ON CONFLICT (remote_id, publication) DO UPDATE SET
-                   previous_serial = CASE WHEN ?3 IN (s.scope_serial, s.previous_serial) THEN ?3
-                                     ELSE s.scope_serial END,
-                   scope_serial = s.scope_serial + 1
-                 RETURNING scope_serial",
-                self.remote_id,
-                self.publication,
-                self.presented,
-            ),
+            true => subscriptions::grace_previous_scope(id, publication, self.presented),
+            false => subscriptions::issue_scope(id, publication, self.presented),
         };
         self.kept.iter().cloned().chain([note]).collect()
     }

@@ -14,17 +14,16 @@ use self::inspected_row::{InspectedRow, held_text};
 use self::subject::Subject;
 use self::verdict::{VerdictFacts, judge};
 use super::compile::{CompiledTable, compile};
-use super::connection::{DatabaseConnection, system_sql};
+use super::connection::DatabaseConnection;
 use super::deploy::deployed;
 use super::exact::pack_exact;
 use super::inspect::{DatabaseInspection, InspectedCell, KeyedRow};
 use super::publication::Publication;
-use super::records::{
-    find_remote, find_user, found_remote, found_user, last_sync, uploads_between,
-};
+use super::records::{found_remote, found_user, last_sync, uploads_between};
 use super::refusals;
 use super::scope::ScopePurpose;
 use super::scripts::chosen;
+use super::sql::system::{remotes, subscriptions, users};
 use super::upload::row_json;
 use crate::context::SyncContext;
 use crate::engine::membership::Membership;
@@ -400,7 +399,7 @@ async fn who(
     id: RemoteId,
 ) -> Result<(RemoteRecord, Option<UserRecord>)> {
     let what = "looking for a remote";
-    let remote = connection.gather(what, vec![find_remote(id)]).await?;
+    let remote = connection.gather(what, vec![remotes::find(id)]).await?;
     let remote = remote
         .first()
         .map(|it| found_remote(&it.rows))
@@ -410,7 +409,7 @@ async fn who(
         hint: "see: tidewater remote list -c FILE".into(),
     })?;
     let user = connection
-        .gather(what, vec![find_user(&remote.user)])
+        .gather(what, vec![users::find(&remote.user)])
         .await?;
     let user = user.first().map(|it| found_user(&it.rows)).transpose()?;
     Ok((remote, user.flatten()))
@@ -421,10 +420,7 @@ pub(super) async fn subscribed(
     connection: &mut impl DatabaseConnection,
     id: RemoteId,
 ) -> Result<Vec<String>> {
-    let names = system_sql!(
-        "SELECT publication FROM tidewater.subscription WHERE remote_id = ?1 ORDER BY publication",
-        id
-    );
+    let names = subscriptions::list_of_remote(id);
     let answer = connection.run_one("reading subscriptions", names).await?;
     answer.rows.iter().map(|row| row.get(0)).collect()
 }

@@ -16,13 +16,14 @@ use super::incoming_rows::{FEW_INSERTS, IncomingTable, RowRef, UploadedImages};
 use super::outcomes::SumComparison;
 use super::result::ResultBuilder;
 use super::upload_writer::{BatchOutcome, RowBatch, RowImage, UploadWriter};
-use super::{Admission, computed_values, echo_filter, handler_decisions, store};
-use crate::engine::connection::{DatabaseConnection as _, each, system_row};
+use super::{Admission, computed_values, echo_filter, handler_decisions};
+use crate::engine::connection::DatabaseConnection as _;
 use crate::engine::exact::{pack_exact, types_of};
 use crate::engine::membership::Membership;
 use crate::engine::publication::{Publication, RowRule};
 use crate::engine::resolve::Winner;
 use crate::engine::scripts::chosen;
+use crate::engine::sql::system::{refusals, subscriptions};
 use crate::engine::upload::incoming_rows::ROWS_AT_ONCE;
 use crate::engine::upload::ready_rows::{ReadyRows, find_changed, obstacle};
 use crate::engine::upload::scope_admission::{admission, judgeable};
@@ -257,7 +258,8 @@ impl<'s, R: UploadWriter> SharedUploads<'s, R> {
             completed.push(admission.complete(upload, &mut result));
             applied.push(UploadOutcome::Applied { result, own });
         }
-        self.rows.store_result(store(completed)).await?;
+        let store = subscriptions::store_results(completed);
+        self.rows.store_result(store).await?;
         Ok(SharedTryOutcome::Applied(applied))
     }
 
@@ -324,12 +326,8 @@ impl<'s, R: UploadWriter> SharedUploads<'s, R> {
     /// Sets uploads apart that may close what was refused of their remotes before.
     async fn find_refused(&mut self) -> Result<()> {
         let remotes = self.uploads.iter();
-        let remotes = remotes.map(|it| system_row![it.context.remote_id, it.publication]);
-        let select = each(
-            "SELECT DISTINCT r.remote_id FROM {rows BLOB TEXT}
-             JOIN tidewater.refused r ON r.remote_id = v.c1 AND r.publication = v.c2",
-            remotes.collect(),
-        );
+        let remotes = remotes.map(|it| (it.context.remote_id, &*it.publication));
+        let select = refusals::find_remotes(remotes);
         let what = "looking for what was refused before";
         let answer = self.rows.connection().run_one(what, select).await?;
         for row in &answer.rows {

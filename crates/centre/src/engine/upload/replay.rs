@@ -14,10 +14,11 @@ use super::operator_change::{
 use super::row_decisions::RowDecisions;
 use super::upload_writer::{UploadWriter, try_again};
 use super::{earlier_refusals, row_json};
-use crate::engine::connection::{DatabaseConnection as _, system_sql};
+use crate::engine::connection::DatabaseConnection as _;
 use crate::engine::exact::canonical;
 use crate::engine::refusals;
 use crate::engine::resolve::Resolver;
+use crate::engine::sql::system::refusals as sql;
 use crate::engine::upload::refusal_reason::{RefusalReason, RowDecision};
 use crate::engine::upload::row_keys::UploadedTable;
 use crate::error::CentreError;
@@ -44,10 +45,7 @@ async fn try_settle(rows: &mut impl UploadWriter, choice: &RefusedChoice) -> Res
     rows.begin(0).await?;
     // Of two operators, and of an operator and the remote, the second one finds what the first one
     // has done.
-    let lock = system_sql!(
-        "UPDATE tidewater.refused SET code = code WHERE id = ?1",
-        choice.refused
-    );
+    let lock = sql::lock(choice.refused);
     let what = "looking for a refused row";
     rows.connection().run_one(what, lock).await?;
     let record = refusals::row(rows.connection(), choice.refused).await?;
@@ -320,12 +318,7 @@ impl RefusedChange {
         if left.is_empty() {
             return Ok(None);
         }
-        let select = system_sql!(
-            "SELECT table_name, row_key, uploaded FROM tidewater.refused
-             WHERE remote_id = ?1 AND publication = ?2 AND operation <> 'delete'",
-            record.remote_id,
-            record.publication,
-        );
+        let select = sql::list_writes_of_remote(record.remote_id, &record.publication);
         let what = "looking for refused rows below one";
         let answer = rows.connection().run_one(what, select).await?;
         for row in &answer.rows {
