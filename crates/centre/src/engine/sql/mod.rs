@@ -11,3 +11,6 @@ pub mod system_dialect;
 
 pub mod system_table;
 pub mod tables;
+
+#[cfg(test)]
+mod tests;
