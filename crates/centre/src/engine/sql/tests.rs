@@ -72,12 +72,16 @@ fn what_is_given_back_can_be_read_again_by_its_key() {
 fn statements_name_columns_that_their_tables_have() {
     for insert in inserts() {
         let columns = insert.columns.iter().chain(insert.returning);
-        columns.for_each(|it| drop(insert.table.column_type(it)));
+        for column in columns {
+            insert.table.column_type(column);
+        }
     }
     for update in updates() {
         let columns = update.set.iter().map(|(column, _)| column);
         let columns = columns.chain(update.key).chain(update.returning);
-        columns.for_each(|it| drop(update.table.column_type(it)));
+        for column in columns {
+            update.table.column_type(column);
+        }
     }
 }
 
