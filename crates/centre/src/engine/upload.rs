@@ -108,7 +108,7 @@ use super::publication::{Publication, RowRule};
 use super::scope::RuleDifference;
 use super::sql::system::conflicts::{self, ConflictRow};
 use super::sql::system::given_back;
-use super::sql::system::refusals::{self, RefusedRow};
+use super::sql::system::refusals::{self, RefusedAttempt};
 use super::sql::system::subscriptions::{self, StoredUploadResult, SubscriptionKey, UploadNumber};
 use crate::engine::membership::Membership;
 use crate::error::CentreError;
@@ -492,7 +492,7 @@ impl RecordedImage for UploadRefusal {
 
     fn row(&self, upload: &SyncUpload) -> Vec<Value> {
         let parent = self.parent.as_ref();
-        let row = RefusedRow {
+        let row = RefusedAttempt {
             now_ms: upload.context.now_ms,
             remote_id: upload.context.remote_id,
             user: &upload.context.user,

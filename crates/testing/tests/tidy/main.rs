@@ -35,8 +35,8 @@ const SQL_OF_THE_ENGINE: &[(&str, usize)] = &[
     ("state", 1),
     // What scripts write is put into a query.
     ("scripts::compile", 2),
-    // The operator's script is tried on rows of the application's tables.
-    ("scripts::trying", 4),
+    // The operator's script is tried on rows of the application's tables, or is begun for him.
+    ("scripts::trying", 8),
 ];
 
 /// Where the engine's statements stand: a database spells them by its dialect.

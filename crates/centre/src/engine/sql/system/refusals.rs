@@ -111,7 +111,7 @@ statements! {
 }
 
 /// A refused row that is to be kept. Images are JSON.
-pub(in crate::engine) struct RefusedRow<'r> {
+pub(in crate::engine) struct RefusedAttempt<'r> {
     pub(in crate::engine) now_ms: i64,
     pub(in crate::engine) remote_id: RemoteId,
     pub(in crate::engine) user: &'r str,
@@ -129,7 +129,7 @@ pub(in crate::engine) struct RefusedRow<'r> {
     pub(in crate::engine) sync_notes: String,
 }
 
-impl RefusedRow<'_> {
+impl RefusedAttempt<'_> {
     /// A row of [`insert`].
     pub(in crate::engine) fn values(&self) -> Vec<Value> {
         system_row![
@@ -220,7 +220,7 @@ pub(in crate::engine) fn find_remotes<'r>(
     each(FIND_REMOTES, rows.collect())
 }
 
-/// Keeps refused rows; see [`RefusedRow::values`].
+/// Keeps refused rows; see [`RefusedAttempt::values`].
 pub(in crate::engine) fn insert(rows: Vec<Vec<Value>>) -> SystemStatement {
     each(INSERT, rows)
 }
