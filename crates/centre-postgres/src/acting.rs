@@ -304,7 +304,7 @@ async fn check_role(
         let rows = rows.map_err(statement_failed("looking for a role"))?;
         only(&found(&rows)).map_err(|unfit| wrong(named, &unfit.message, unfit.hint))?;
     }
-    let oids: Vec<u32> = tables.iter().map(|table| table.oid).collect();
+    let oids: Vec<u32> = tables.iter().map(|table| table.details.oid).collect();
     let hidden = client
         .query_opt(&format!("{HIDDEN} LIMIT 1"), &[&oids])
         .await;

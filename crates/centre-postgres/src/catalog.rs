@@ -16,8 +16,9 @@ use crate::column::PgColumn;
 use crate::driver_error::statement_failed;
 use crate::partition_members::{Members, PARTITIONS};
 use tidewater_centre::engine::catalog::{
-    ColumnInfo, ForeignKeyInfo, RowNumbering, TableInfo, checks, default_of, is_null,
+    CatalogReader, ColumnInfo, ForeignKeyInfo, RowNumbering, TableInfo, checks, default_of, is_null,
 };
+use tidewater_centre::engine::sql::column::SqlTable;
 use tidewater_centre::error::CentreError;
 
 /// Everything about user tables, as of one moment.
@@ -139,9 +140,21 @@ WHERE t.tgrelid = ANY($1)
   AND (NOT t.tgisinternal OR t.tgparentid <> 0 AND t.tgconstraint = 0)
 ORDER BY t.tgrelid, t.tgname";
 
-impl tidewater_centre::engine::catalog::CatalogReader for PostgresCatalog {
+impl CatalogReader for PostgresCatalog {
+    type Column = PgColumn;
+
     fn tables(&self) -> &[TableInfo] {
         &self.infos
+    }
+
+    fn sql_table(&self, index: usize) -> SqlTable<'_, PgColumn> {
+        let table = &self.tables[index];
+        SqlTable {
+            sql_name: &table.sql_name,
+            title: &table.title,
+            columns: &table.columns,
+            key: &table.key,
+        }
     }
 }
 
@@ -525,7 +538,6 @@ fn column(row: &Row, domains: &Domains, names: &HashMap<u32, BaseType>) -> (Colu
         generated: is_generated,
         identity_always: identity == "a",
         default: default.filter(|_| !is_generated),
-        is_filled: false,
         collation: row.get(9),
     };
     (info, column)

@@ -14,7 +14,6 @@ use super::decoder::RowDecoder;
 use super::download::held_rows;
 use super::publication::{Publication, PublishedTable};
 use super::scope::ScopeQueries;
-use super::triggers::log_column;
 use super::values::PostgresType;
 use crate::caller::WHO;
 use crate::column::PgColumn;
@@ -25,6 +24,8 @@ use tidewater_centre::engine::inspect::{
     RowsDiffer,
 };
 use tidewater_centre::engine::scope::ScopePurpose;
+use tidewater_centre::engine::sql::column::SqlColumn as _;
+use tidewater_centre::engine::sql::published_table::log_column;
 use tidewater_centre::error::CentreError;
 use tidewater_centre::scope::Scope;
 
@@ -152,7 +153,7 @@ impl DatabaseInspection for PostgresCentre {
             partition.collect::<String>(),
             asked_key(table, 2),
             of_rule.log_table(),
-            is_key(table, |at, _| format!("l.{}", of_rule.log_key[at]))
+            is_key(table, |at, _| format!("l.{}", of_rule.log_columns.key[at]))
         );
         let statement = connection.prepare(&sql, &[]).await?;
         let mut parameters: Vec<&(dyn ToSql + Sync)> = vec![&until_ms];

@@ -178,7 +178,7 @@ impl PostgresShared {
         let served = self.served();
         served.publications.iter().find_map(|publication| {
             let mut rules = publication.tables.iter().flat_map(|it| &it.rules);
-            let rule = rules.find(|rule| rule.log.is_some() && rule.log_id == log_id)?;
+            let rule = rules.find(|rule| rule.log.is_some() && rule.log_id == i64::from(log_id))?;
             Some((publication.schema.name.clone(), rule.log.clone()?))
         })
     }

@@ -12,7 +12,7 @@ use tidewater_protocol::Table;
 use super::acting::PostgresRoles;
 use super::catalog::PostgresCatalog;
 use super::connection::PostgresConnection;
-use super::publication::{Publication, PublishedTable};
+use super::publication::{Publication, PublishedTable, highest_sql, published_table, scope_sql};
 use super::quote::literal;
 use super::rows::script;
 use super::state::{self, ADVISORY_LOCK, PLACE};
@@ -84,15 +84,15 @@ impl ChangeTracking for PostgresCentre {
         _: &Table,
         catalog: &PostgresCatalog,
     ) -> PublishedTable {
-        PublishedTable::from_compiled(published, catalog)
+        published_table(published, catalog)
     }
 
     fn scope_sql(inner: &str, table: &PublishedTable, which: WhichRule) -> String {
-        table.scope_sql(inner, which)
+        scope_sql(table, inner, which)
     }
 
     fn highest_sql(table: &PublishedTable, rule: usize, window: usize) -> String {
-        table.rules[rule].highest_sql(window)
+        highest_sql(&table.rules[rule], window)
     }
 
     fn title(table: &PublishedTable) -> &str {
@@ -296,12 +296,14 @@ impl ChangeTracking for PostgresCentre {
         publications: &mut [Publication],
     ) -> Result<(), CentreError> {
         let tables = publications.iter().flat_map(|it| &it.tables);
-        let oids: Vec<u32> = tables.map(|table| table.oid).collect();
+        let oids: Vec<u32> = tables.map(|table| table.details.oid).collect();
         let rows = connection.client().query(FINGERPRINTS, &[&oids]).await;
         let rows = rows.map_err(statement_failed("reading the catalog"))?;
         for table in publications.iter_mut().flat_map(|it| &mut it.tables) {
-            let row = rows.iter().find(|row| row.get::<_, u32>(0) == table.oid);
-            table.fingerprint = row.map(|row| row.get(1)).unwrap_or_default();
+            let row = rows
+                .iter()
+                .find(|row| row.get::<_, u32>(0) == table.details.oid);
+            table.details.fingerprint = row.map(|row| row.get(1)).unwrap_or_default();
         }
         grants::tell_missing(connection, publications).await
     }
@@ -310,7 +312,7 @@ impl ChangeTracking for PostgresCentre {
         connection: &mut PostgresConnection,
         tables: impl Iterator<Item = &'t PublishedTable> + Send,
     ) -> Result<String, CentreError> {
-        let oids: Vec<u32> = tables.map(|table| table.oid).collect();
+        let oids: Vec<u32> = tables.map(|table| table.details.oid).collect();
         let version = VERSION.replace("{fingerprints}", FINGERPRINTS);
         let statement = connection.prepare(&version, &[]).await?;
         let row = connection.client().query_one(&statement, &[&oids]).await;
@@ -438,7 +440,7 @@ impl ChangeTracking for PostgresCentre {
         let floor: String = floor.get(0)?;
         let client = connection.client();
         for log in &answers[4].rows {
-            let log = LogSpec::log_table(log.get::<i64>(0)? as i32);
+            let log = LogSpec::log_table(log.get(0)?);
             let delete = format!("DELETE FROM {log} WHERE version < $1::text::xid8");
             let count = client.execute(&delete, &[&floor]).await;
             *entries += count.map_err(statement_failed(what))?;
@@ -467,7 +469,7 @@ async fn compact(
     let columns = "SELECT pg_catalog.quote_ident(attname) FROM pg_catalog.pg_attribute
         WHERE attrelid = pg_catalog.to_regclass($1) AND attnum > 0 AND NOT attisdropped
           AND attname <> 'version' ORDER BY attnum";
-    let table = LogSpec::log_table(log);
+    let table = LogSpec::log_table(log.into());
     let columns = client.query(columns, &[&table]).await;
     let columns = columns.map_err(statement_failed(what))?;
     let columns: Vec<&str> = columns.iter().map(|row| row.get(0)).collect();

@@ -19,6 +19,7 @@ use super::watermark::{LogPosition, LogPositions};
 use super::{failure, quote, state, values};
 use tidewater_centre::engine::follow::{CommittedChanges, LogChanges, logs};
 use tidewater_centre::engine::publication::RowRule;
+use tidewater_centre::engine::sql::published_table::log_column;
 use tidewater_centre::engine::thread::ConnectionThread;
 use tidewater_centre::error::CentreError;
 use tidewater_centre::scope::Partitions;
@@ -163,7 +164,7 @@ fn partitions(
     if rule.types.is_empty() {
         return Ok(partitions);
     }
-    let columns = (0..rule.types.len()).map(|index| format!("p{index}"));
+    let columns = (0..rule.types.len()).map(log_column);
     let sql = format!(
         "SELECT DISTINCT {} FROM {} WHERE id > ?1",
         columns.collect::<Vec<_>>().join(", "),

@@ -24,7 +24,6 @@ mod numbers;
 mod prune;
 mod publication;
 mod recorded_log;
-mod route;
 mod route_triggers;
 mod row;
 mod rows;

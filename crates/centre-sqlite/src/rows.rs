@@ -27,7 +27,6 @@ use tidewater_centre::engine::connection::{DatabaseConnection as _, SystemStatem
 use tidewater_centre::engine::scope::ScopePurpose;
 use tidewater_centre::engine::upload::incoming_rows::RowRef;
 use tidewater_centre::engine::upload::refusal_reason::{FailedRow, RefusalReason};
-use tidewater_centre::engine::upload::target_table::{OnDelete, TargetTable};
 use tidewater_centre::engine::upload::upload_writer::{
     BatchOutcome, ClaimedSequence, CyclePart, MayWrite, MetRow, ParentReference, RowBatch,
     RowImage, RowSet, ScriptOutcome, UploadWriter,
@@ -72,21 +71,6 @@ pub(super) struct UploadRows<'c> {
     has_ended: bool,
     /// Tables of the upload, by their index, that keep some value otherwise than it came.
     inexact: HashSet<usize>,
-}
-
-impl TargetTable for PublishedTable {
-    fn on_delete(&self) -> OnDelete {
-        self.on_delete
-    }
-
-    /// Generated columns are not published.
-    fn is_written(&self, _: usize) -> bool {
-        true
-    }
-
-    fn is_settable(&self, _: usize) -> bool {
-        true
-    }
 }
 
 impl<'c> UploadRows<'c> {
@@ -143,11 +127,9 @@ impl<'c> UploadRows<'c> {
         others: &HashSet<String>,
     ) -> Result<bool> {
         let looking = failure("looking for the children of a row");
-        for children in &table.table.children {
-            let mut statement = self
-                .connection
-                .prepare_cached(&children.select)
-                .map_err(looking)?;
+        let of_table = table.table;
+        for (children, select) in of_table.children.iter().zip(&of_table.details.child_keys) {
+            let mut statement = self.connection.prepare_cached(select).map_err(looking)?;
             let columns = statement.column_count();
             let mut rows = statement.query(params_from_iter(key)).map_err(looking)?;
             while let Some(row) = rows.next().map_err(looking)? {
@@ -300,7 +282,7 @@ impl<'c> UploadWriter for UploadRows<'c> {
 
     fn is_shared(&self, table: &Incoming<'_>) -> bool {
         let takes_along = !table.deletes.is_empty() && !table.table.children.is_empty();
-        !table.table.guarded && !takes_along
+        !table.table.details.guarded && !takes_along
     }
 
     async fn begin_rows(&mut self, immediate: bool) -> Result<()> {
@@ -476,7 +458,7 @@ impl<'c> UploadWriter for UploadRows<'c> {
     }
 
     fn may_compute_values(&self, table: &Incoming<'_>) -> bool {
-        table.table.guarded || table.table.fills() || self.inexact.contains(&table.index)
+        table.table.details.guarded || table.table.fills() || self.inexact.contains(&table.index)
     }
 
     /// By temporary triggers, which go with the transaction.

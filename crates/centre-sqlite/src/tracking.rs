@@ -8,7 +8,7 @@ use tidewater_protocol::Table;
 use super::catalog::{self, SqliteCatalog};
 use super::connection::SqliteConnection;
 use super::dialect::SqliteDialect;
-use super::publication::{Publication, PublishedTable};
+use super::publication::{Publication, PublishedTable, published_table};
 use super::recorded_log::RecordedLog;
 use super::rows::script;
 use super::served::schema_version;
@@ -71,12 +71,8 @@ impl ChangeTracking for SqliteCentre {
         SqliteCatalog::read(connection)
     }
 
-    fn table(
-        published: &CompiledTable<'_>,
-        schema: &Table,
-        catalog: &SqliteCatalog,
-    ) -> PublishedTable {
-        PublishedTable::new(published, schema, catalog)
+    fn table(published: &CompiledTable<'_>, _: &Table, catalog: &SqliteCatalog) -> PublishedTable {
+        published_table(published, catalog)
     }
 
     fn scope_sql(inner: &str, _: &PublishedTable, _: WhichRule) -> String {
@@ -84,7 +80,8 @@ impl ChangeTracking for SqliteCentre {
     }
 
     fn highest_sql(table: &PublishedTable, rule: usize, window: usize) -> String {
-        table.rules[rule].highest_sql(window)
+        let window = &table.rules[rule].windows[window];
+        format!("SELECT max({}) FROM {}", window.column.sql, window.table)
     }
 
     fn title(table: &PublishedTable) -> &str {
@@ -205,7 +202,7 @@ impl ChangeTracking for SqliteCentre {
     }
 
     fn make_log(log: &RecordedLog, id: i64, catalog: &SqliteCatalog) -> String {
-        let log = RecordedLog { id, ..log.clone() };
+        let log = log.with_id(id);
         let objects = log.objects(catalog).into_iter().map(|it| it.sql + ";\n");
         let sql: String = objects.collect();
         format!(
@@ -376,7 +373,7 @@ fn in_place(
         let (id, table, identity, has_same_columns): (i64, String, String, bool) = listed?;
         let found = objects(connection, &state::log_table(id))?;
         let log = wanted.iter().find(|it| it.identity() == identity);
-        let log = log.map(|log| RecordedLog { id, ..log.clone() });
+        let log = log.map(|log| log.with_id(id));
         let whole = log.map(|log| log.objects(catalog));
         let is_whole = whole.is_some_and(|whole| {
             let is_there = |name: &str, sql: &str| {

@@ -6,9 +6,10 @@
 use tidewater_protocol::Op;
 
 use crate::array::Array;
-use crate::publication::{ChildKey, PublishedTable, TableRule};
+use crate::publication::{PublishedTable, TableRule};
 use crate::quote::ident_list;
-use crate::triggers::log_column;
+use tidewater_centre::engine::sql::column::SqlColumn as _;
+use tidewater_centre::engine::sql::published_table::ChildKey;
 use tidewater_centre::engine::upload::incoming_rows;
 use tidewater_centre::engine::upload::upload_writer::{CyclePart, RowImage};
 
@@ -78,7 +79,7 @@ fn insert_with(incoming: &Incoming<'_>, first: usize, clause: &str) -> String {
     let values = images.iter().map(|&(image, index)| {
         let column = &table.columns[index];
         let value = column.input(&format!("i.{}", alias(image, index)));
-        match column.default.as_ref().filter(|_| column.is_filled) {
+        match &table.filled[index] {
             // The application's triggers see the default, as if nothing had been said.
             Some(default) => format!("coalesce({value}, {default})"),
             None => value,
@@ -111,9 +112,11 @@ fn log_moved_by(incoming: &Incoming<'_>, rule: &TableRule) -> Option<String> {
     let images = images(incoming, Op::Insert, &[]);
     let mut names = Vec::new();
     let mut values = Vec::new();
-    let partition = (0..rule.own.len()).map(log_column);
-    let partition = rule.own.iter().zip(partition);
-    let key = table.key.iter().zip(rule.log_key.iter().cloned());
+    let partition = rule
+        .own
+        .iter()
+        .zip(rule.log_columns.partition.iter().cloned());
+    let key = table.key.iter().zip(rule.log_columns.key.iter().cloned());
     for (index, name) in partition.chain(key) {
         if names.contains(&name) {
             continue;
@@ -372,7 +375,7 @@ pub(super) fn read_by_key(incoming: &Incoming<'_>, op: Op) -> String {
     format!(
         "SELECT i.ord, {}, {} FROM {} JOIN {} ON {}",
         equal.join(" AND "),
-        table.read(),
+        table.outputs(),
         unnest(incoming, &images, 1),
         table.joined(),
         has_key(incoming, RowImage::Old)

@@ -30,7 +30,7 @@ impl UploadRows<'_> {
         });
         let sql = format!(
             "SELECT 1 FROM {} WHERE {}",
-            reference.parent_table.name,
+            reference.parent_table.sql_name,
             conditions.collect::<Vec<_>>().join(" AND ")
         );
         let mut statement = self.connection.prepare_cached(&sql).map_err(looking)?;

@@ -5,6 +5,9 @@
 //! Running them is the business of [`super::connection`], and reading their results that of whoever
 //! runs them. The SQL of the application's tables is the adapter's.
 
+pub mod column;
+pub mod published_table;
+pub mod route;
 pub mod statement_shape;
 pub mod system;
 pub mod system_dialect;
