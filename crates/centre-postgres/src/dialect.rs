@@ -1,5 +1,7 @@
 //! How statements on the server's own tables are spelled here, and the tables.
 
+use tidewater_centre::engine::sql::lexing::SqlLexing;
+use tidewater_centre::engine::sql::sql_dialect::SqlDialect;
 use tidewater_centre::engine::sql::system_dialect::SystemDialect;
 use tidewater_centre::engine::sql::system_table::SystemType;
 
@@ -42,6 +44,38 @@ impl SystemDialect for PostgresDialect {
             SystemType::ShortText | SystemType::Text => "text COLLATE \"C\"",
             SystemType::ShortBlob | SystemType::Blob => "bytea",
         }
+    }
+}
+
+impl SqlDialect for PostgresDialect {
+    fn title(&self) -> &'static str {
+        "PostgreSQL"
+    }
+
+    fn lexing(&self) -> SqlLexing {
+        SqlLexing {
+            has_escape_strings: true,
+            has_dollar_quotes: true,
+            nests_comments: true,
+            ends_comments_at_returns: true,
+            ..SqlLexing::STANDARD
+        }
+    }
+
+    fn parameter(&self, number: usize) -> String {
+        format!("${number}")
+    }
+
+    fn byte_collation(&self) -> &'static str {
+        "\"C\""
+    }
+
+    fn takes_several_statements(&self) -> bool {
+        false
+    }
+
+    fn ends_transactions_at_errors(&self) -> bool {
+        true
     }
 }
 

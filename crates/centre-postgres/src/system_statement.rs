@@ -18,7 +18,8 @@ use crate::driver_error::{centre_error, statement_failed};
 use tidewater_centre::engine::connection::{
     self, Durability, ResultRow, StatementResult, SystemStatement,
 };
-use tidewater_centre::engine::sql::system_dialect::SystemDialect;
+use tidewater_centre::engine::sql::sql_dialect::SqlDialect;
+use tidewater_centre::engine::sql::system_dialect::SystemDialect as _;
 use tidewater_centre::error::CentreError;
 
 /// A parameter, encoded as the type that PostgreSQL gave it.
@@ -158,7 +159,7 @@ impl PostgresConnection {
 }
 
 impl connection::DatabaseConnection for PostgresConnection {
-    const DIALECT: &'static dyn SystemDialect = &PostgresDialect;
+    const DIALECT: &'static dyn SqlDialect = &PostgresDialect;
 
     async fn flight(
         &mut self,

@@ -41,7 +41,7 @@ use tidewater_centre::engine::deployment_step::{
 };
 use tidewater_centre::engine::role_assumption::RoleAdapter;
 use tidewater_centre::engine::scope_query::ScopeQuery;
-use tidewater_centre::engine::script::{Script, SqlDialect};
+use tidewater_centre::engine::script::Script;
 use tidewater_centre::engine::scripts::{CheckedScript, SetColumn};
 use tidewater_centre::engine::state::own_tables;
 use tidewater_centre::error::CentreError;
@@ -57,18 +57,12 @@ impl ChangeTracking for PostgresCentre {
     type Table = PublishedTable;
     type Log = LogSpec;
 
-    const DIALECT: SqlDialect = SqlDialect::Postgres;
-
     const LOGS: &str = state::LOGS;
 
     const UNSEEN: Option<&str> = Some(
         "changes made with session_replication_role = replica or by logical replication are only \
          seen by tables with tracking = \"row\"",
     );
-
-    fn parameter(number: usize) -> String {
-        format!("${number}")
-    }
 
     fn typed_parameter(table: &PublishedTable, column: usize, number: usize) -> Option<String> {
         let cast = &table.columns.get(column)?.cast_name;

@@ -16,7 +16,8 @@ use tidewater_centre::engine::connection::{
     self, Durability, ResultRow, StatementResult, SystemStatement,
 };
 use tidewater_centre::engine::sql::statement_shape::{StatementIdentity, SystemSql};
-use tidewater_centre::engine::sql::system_dialect::SystemDialect;
+use tidewater_centre::engine::sql::sql_dialect::SqlDialect;
+use tidewater_centre::engine::sql::system_dialect::SystemDialect as _;
 use tidewater_centre::error::CentreError;
 
 /// A connection to the file.
@@ -125,7 +126,7 @@ fn run_once<'v>(
 }
 
 impl connection::DatabaseConnection for SqliteConnection {
-    const DIALECT: &'static dyn SystemDialect = &SqliteDialect;
+    const DIALECT: &'static dyn SqlDialect = &SqliteDialect;
 
     async fn flight(
         &mut self,

@@ -1,5 +1,7 @@
 //! How statements on the server's own tables are spelled here, and the tables.
 
+use tidewater_centre::engine::sql::lexing::SqlLexing;
+use tidewater_centre::engine::sql::sql_dialect::SqlDialect;
 use tidewater_centre::engine::sql::system_dialect::SystemDialect;
 use tidewater_centre::engine::sql::system_table::SystemType;
 
@@ -35,6 +37,40 @@ impl SystemDialect for SqliteDialect {
             SystemType::ShortText | SystemType::Text => "TEXT",
             SystemType::ShortBlob | SystemType::Blob => "BLOB",
         }
+    }
+}
+
+impl SqlDialect for SqliteDialect {
+    fn title(&self) -> &'static str {
+        "SQLite"
+    }
+
+    fn lexing(&self) -> SqlLexing {
+        SqlLexing {
+            has_backticks: true,
+            has_brackets: true,
+            ..SqlLexing::STANDARD
+        }
+    }
+
+    fn parameter(&self, number: usize) -> String {
+        format!("?{number}")
+    }
+
+    /// Its subqueries cannot name their columns.
+    fn value_relation(&self, query: &str) -> String {
+        format!("(WITH v (value) AS (\n{query}\n) SELECT value FROM v)")
+    }
+
+    fn byte_collation(&self) -> &'static str {
+        "BINARY"
+    }
+
+    /// What is no number would be 0: it is yielded instead, to be refused.
+    fn highest_integer(&self) -> &'static str {
+        "coalesce(min(CASE WHEN typeof(value) IN ('text', 'blob') \
+         AND CAST(CAST(value AS integer) AS text) <> trim(CAST(value AS text)) \
+         THEN CAST(value AS text) END), CAST(max(CAST(value AS integer)) AS text))"
     }
 }
 

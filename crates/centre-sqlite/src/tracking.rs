@@ -28,7 +28,7 @@ use tidewater_centre::engine::deployment_step::{
 };
 use tidewater_centre::engine::role_assumption::RoleAdapter;
 use tidewater_centre::engine::scope_query::ScopeQuery;
-use tidewater_centre::engine::script::{Script, SqlDialect};
+use tidewater_centre::engine::script::Script;
 use tidewater_centre::engine::scripts::{CheckedScript, SetColumn};
 use tidewater_centre::engine::sql::system_dialect::SystemDialect as _;
 use tidewater_centre::engine::state::own_tables;
@@ -59,13 +59,8 @@ impl ChangeTracking for SqliteCentre {
     type Table = PublishedTable;
     type Log = RecordedLog;
 
-    const DIALECT: SqlDialect = SqlDialect::Sqlite;
     const UNSEEN: Option<&str> = None;
     const LOGS: &str = state::LOGS;
-
-    fn parameter(number: usize) -> String {
-        format!("?{number}")
-    }
 
     async fn catalog(connection: &mut SqliteConnection) -> Result<SqliteCatalog, CentreError> {
         SqliteCatalog::read(connection)

@@ -52,7 +52,7 @@ pub(super) async fn compile<T: ChangeTracking>(
     let (inner, parameters) = match act_as {
         ActAs::Role(role) => (role.clone(), Vec::new()),
         ActAs::Query(query) => {
-            let script = Script::parse(query, T::DIALECT, T::parameter);
+            let script = Script::parse(query, T::lexing(), T::parameter);
             let script = script.map_err(|error| {
                 wrong(
                     &place,

@@ -12,8 +12,10 @@ use crate::engine::deployment_step::{DeploymentStep, ExistingChangeLogs, ScopeSo
 use crate::engine::publication::{Publication, ServedTable};
 use crate::engine::role_assumption::RoleAdapter;
 use crate::engine::scope_query::ScopeQuery;
-use crate::engine::script::{Script, SqlDialect};
+use crate::engine::script::Script;
 use crate::engine::scripts::{CheckedScript, SetColumn};
+use crate::engine::sql::lexing::SqlLexing;
+use crate::engine::sql::sql_dialect::SqlDialect;
 use crate::error::CentreError;
 use crate::records::{BlockingTransaction, KeylessRows};
 
@@ -60,14 +62,23 @@ pub trait ChangeTracking: Send + Sync + 'static {
     /// A change log.
     type Log: ChangeLog;
 
-    /// Whose quotes and comments queries have.
-    const DIALECT: SqlDialect;
-
     /// What nobody sees, if that has to be said whenever something was deployed.
     const UNSEEN: Option<&str>;
 
+    /// How the database spells what the engine writes.
+    fn dialect() -> &'static dyn SqlDialect {
+        Self::Connection::DIALECT
+    }
+
+    /// Which quotes and comments its SQL has.
+    fn lexing() -> SqlLexing {
+        Self::dialect().lexing()
+    }
+
     /// How the parameter with this number is written.
-    fn parameter(number: usize) -> String;
+    fn parameter(number: usize) -> String {
+        Self::dialect().parameter(number)
+    }
 
     /// How the parameter with this number is written as a value of a column's type, where the
     /// database may not find the type of a parameter by itself.

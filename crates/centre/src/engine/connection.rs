@@ -5,8 +5,8 @@
 
 use tidewater_protocol::{RemoteId, UploadId, Value};
 
+use crate::engine::sql::sql_dialect::SqlDialect;
 use crate::engine::sql::statement_shape::SystemSql;
-use crate::engine::sql::system_dialect::SystemDialect;
 use crate::error::CentreError;
 
 /// A statement on the server's own tables.
@@ -77,7 +77,7 @@ pub enum Durability {
 /// use.
 pub trait DatabaseConnection: Send {
     /// How the database spells statements.
-    const DIALECT: &'static dyn SystemDialect;
+    const DIALECT: &'static dyn SqlDialect;
 
     /// Runs statements one after the other, in one round trip where the database can; gives an
     /// answer to each. `what` is being done, for the error.

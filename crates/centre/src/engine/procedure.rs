@@ -11,7 +11,7 @@ use tidewater_protocol::{ColumnType, Value};
 
 use super::connection::{DatabaseConnection, Durability};
 use super::once::{self, KeyUse};
-use super::script::{Script, ScriptParameter, ScriptPurpose, SqlDialect, first_word, statements};
+use super::script::{Script, ScriptParameter, ScriptPurpose, first_word, statements};
 use crate::engine::callable_procedure::{CallableProcedure, StatementCheck};
 use crate::engine::change_tracking::ChangeTracking;
 use crate::engine::scope_query::wrong;
@@ -111,9 +111,12 @@ fn read<T: ChangeTracking>(spec: &ProcedureSpec, place: &str) -> Result<Callable
             let hint = "write an SQL statement, or leave `sql` out if a program provides it";
             return Err(wrong(place, "has an empty text for its SQL", hint));
         }
-        if T::DIALECT == SqlDialect::Postgres && procedure.statements.len() > 1 {
-            let hint = "PostgreSQL prepares one at a time: put them into one WITH, or into a \
-                        function that the statement calls";
+        if !T::dialect().takes_several_statements() && procedure.statements.len() > 1 {
+            let hint = format!(
+                "{} prepares one at a time: put them into one WITH, or into a function that the \
+                 statement calls",
+                T::dialect().title()
+            );
             return Err(wrong(place, "has several statements", hint));
         }
     }
@@ -143,15 +146,15 @@ fn scripts<T: ChangeTracking>(sql: &str, spec: &ProcedureSpec, named: &str) -> R
         wrong(named, &format!("is wrong: {error}"), error.hint())
     };
     let mut scripts = Vec::new();
-    for statement in statements(sql, T::DIALECT).map_err(is_wrong)? {
-        let word = first_word(statement, T::DIALECT);
+    for statement in statements(sql, T::lexing()).map_err(is_wrong)? {
+        let word = first_word(statement, T::lexing());
         if !BEGINNINGS.contains(&&*word) {
             let what = format!("has a statement that begins with {word:?}");
             let hint = "a call is a transaction of its own, which reads and writes rows: write \
                         SELECT, INSERT, UPDATE, DELETE or the like";
             return Err(wrong(named, &what, hint));
         }
-        let script = Script::parse_for(ScriptPurpose::Call, statement, T::DIALECT, T::parameter);
+        let script = Script::parse_for(ScriptPurpose::Call, statement, T::lexing(), T::parameter);
         let script = script.map_err(is_wrong)?;
         for parameter in &script.parameters {
             let ScriptParameter::Argument(name) = parameter else {

@@ -123,10 +123,10 @@ pub async fn compile<T: ChangeTracking>(
 
 /// Whether a script creates temporary tables.
 fn creates_tables<T: ChangeTracking>(script: &ScriptSpec) -> bool {
-    let texts = statements(&script.sql, T::DIALECT).unwrap_or_default();
+    let texts = statements(&script.sql, T::lexing()).unwrap_or_default();
     texts
         .iter()
-        .any(|it| created_table(it, T::DIALECT).is_some())
+        .any(|it| created_table(it, T::lexing()).is_some())
 }
 
 /// Where a script stands in a sync.
@@ -267,7 +267,7 @@ impl<T: ChangeTracking> ScriptReader<'_, T> {
             |error: ScriptError| wrong(&place, &format!("is wrong: {error}"), error.hint());
         let texts = match is_ignored(&spec.sql) {
             true => Vec::new(),
-            false => statements(&spec.sql, T::DIALECT).map_err(is_wrong)?,
+            false => statements(&spec.sql, T::lexing()).map_err(is_wrong)?,
         };
         let is_query = matches!(
             event.form,
@@ -288,7 +288,7 @@ impl<T: ChangeTracking> ScriptReader<'_, T> {
         for (text, mut script) in texts.into_iter().zip(parsed) {
             let place = format!("{place}, line {}", line(&spec.sql, text));
             let text = without_braces(text);
-            let word = first_word(text, T::DIALECT);
+            let word = first_word(text, T::lexing());
             if FORBIDDEN.contains(&&*word) {
                 let what = format!("has a statement that begins with {word:?}");
                 let hint = "transactions are the server's affair: it begins and commits them; put a \
@@ -407,8 +407,8 @@ impl<T: ChangeTracking> ScriptReader<'_, T> {
             }
         }
         let checked = checked?;
-        if event.form == ScriptForm::Once && created_table(text, T::DIALECT).is_some() {
-            let sql = Script::parse_for(ScriptPurpose::Script, text, T::DIALECT, |_| {
+        if event.form == ScriptForm::Once && created_table(text, T::lexing()).is_some() {
+            let sql = Script::parse_for(ScriptPurpose::Script, text, T::lexing(), |_| {
                 "NULL".to_owned()
             });
             let sql = sql.map(|it| it.sql).unwrap_or_default();
@@ -497,7 +497,7 @@ fn parse<T: ChangeTracking>(spec: &ScriptSpec, texts: &[&str]) -> Result<Vec<Scr
                 hint,
             ));
         }
-        let script = Script::parse_for(ScriptPurpose::Script, text, T::DIALECT, T::parameter);
+        let script = Script::parse_for(ScriptPurpose::Script, text, T::lexing(), T::parameter);
         let mut script =
             script.map_err(|error| wrong(&place, &format!("is wrong: {error}"), error.hint()))?;
         let mut marks = 0;
@@ -563,7 +563,7 @@ fn typed<T: ChangeTracking>(
         let typed = column.and_then(|it| T::typed_parameter(served, it, number));
         typed.unwrap_or_else(|| T::parameter(number))
     };
-    let typed = Script::parse_for(ScriptPurpose::Script, text, T::DIALECT, spelled).ok()?;
+    let typed = Script::parse_for(ScriptPurpose::Script, text, T::lexing(), spelled).ok()?;
     (typed.sql != script.sql).then(|| Script {
         sql: typed.sql,
         parameters: script.parameters.clone(),

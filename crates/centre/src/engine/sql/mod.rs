@@ -6,8 +6,10 @@
 //! runs them. The SQL of the application's tables is the adapter's.
 
 pub mod column;
+pub mod lexing;
 pub mod published_table;
 pub mod route;
+pub mod sql_dialect;
 pub mod statement_shape;
 pub mod system;
 pub mod system_dialect;
