@@ -51,6 +51,10 @@ impl SqlColumn for PgColumn {
         !self.identity_always
     }
 
+    fn typed_parameter(&self, parameter: &str) -> Option<String> {
+        Some(format!("({parameter}::{})", self.cast_name))
+    }
+
     /// In binary form: of the type as which it is decoded, even if its owner has given it another
     /// one meanwhile.
     fn output(&self, prefix: &str) -> String {

@@ -6,7 +6,7 @@ use super::calls::PostgresCalls;
 use super::connection::PostgresConnection;
 use super::download::DatabaseSnapshot;
 use super::interrupt::PostgresInterrupter;
-use super::publication::{Publication, PublishedTable};
+use super::publication::{PostgresTables, Publication};
 use super::rows::UploadRows;
 use super::waits::watched;
 use super::{PostgresCentre, PostgresShared, Served, download, fill_random, tracked};
@@ -39,7 +39,7 @@ impl PostgresWorkerConnection {
 
 impl WorkerConnection for PostgresWorkerConnection {
     type Connection = PostgresConnection;
-    type Table = PublishedTable;
+    type Tables = PostgresTables;
 
     fn served(&self) -> Arc<Served> {
         let served = self.shared.served.read();

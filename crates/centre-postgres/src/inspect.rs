@@ -12,7 +12,7 @@ use super::catalog::PostgresCatalog;
 use super::connection::PostgresConnection;
 use super::decoder::RowDecoder;
 use super::download::held_rows;
-use super::publication::{Publication, PublishedTable};
+use super::publication::{PostgresTables, Publication, PublishedTable};
 use super::scope::ScopeQueries;
 use super::values::PostgresType;
 use crate::caller::WHO;
@@ -67,7 +67,7 @@ impl DatabaseInspection for PostgresCentre {
     async fn cells(
         connection: &mut PostgresConnection,
         catalog: &PostgresCatalog,
-        row: &KeyedRow<'_, PublishedTable>,
+        row: &KeyedRow<'_, PostgresTables>,
         cells: &[InspectedCell],
     ) -> Result<Option<Vec<Value>>> {
         let table = &row.publication.tables[row.table];
@@ -104,7 +104,7 @@ impl DatabaseInspection for PostgresCentre {
 
     async fn seen(
         connection: &mut PostgresConnection,
-        row: &KeyedRow<'_, PublishedTable>,
+        row: &KeyedRow<'_, PostgresTables>,
         context: &SyncContext,
     ) -> Result<Option<(String, bool)>> {
         let acting = acting(connection, row.publication, context).await?;
@@ -129,7 +129,7 @@ impl DatabaseInspection for PostgresCentre {
 
     async fn entries(
         connection: &mut PostgresConnection,
-        row: &KeyedRow<'_, PublishedTable>,
+        row: &KeyedRow<'_, PostgresTables>,
         rule: usize,
         until_ms: i64,
     ) -> Result<Vec<ChangeLogEntry>> {
@@ -179,7 +179,7 @@ impl DatabaseInspection for PostgresCentre {
     async fn difference(
         connection: &mut PostgresConnection,
         context: &SyncContext,
-        sides: [Option<ConfigurationSide<'_, PublishedTable>>; 2],
+        sides: [Option<ConfigurationSide<'_, PostgresTables>>; 2],
         rows: usize,
     ) -> Result<Option<RowsDiffer>> {
         let mut roles = Vec::new();
@@ -312,7 +312,7 @@ fn outputs(table: &PublishedTable) -> String {
 }
 
 /// The query for the keys of the rows that a side has.
-fn side_keys(side: &ConfigurationSide<'_, PublishedTable>) -> Result<String> {
+fn side_keys(side: &ConfigurationSide<'_, PostgresTables>) -> Result<String> {
     let table = &side.publication.tables[side.table];
     let rules = &side.publication.rules[side.publication.rules_of(side.table)];
     let outputs = outputs(table);

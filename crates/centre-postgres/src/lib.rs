@@ -53,6 +53,7 @@ mod watermark;
 
 pub use translation::{SqlNames, SqliteTranslation, TranslatedTable, translate, without_casts};
 
+use crate::publication::PostgresTables;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
@@ -61,7 +62,7 @@ use ring::rand::{SecureRandom, SystemRandom};
 use self::connection::DatabaseAddress;
 use self::follow::Follower;
 use self::pool::Pool;
-use self::publication::{Publication, PublishedTable};
+use self::publication::Publication;
 use self::safe_time::SafeTimes;
 use self::triggers::LogSpec;
 use self::waits::SyncWaits;
@@ -160,7 +161,7 @@ pub async fn connect(url: &str) -> Result<Arc<dyn Centre>, CentreError> {
 }
 
 /// Publications as they are served.
-type Served = ServedPublications<PublishedTable>;
+type Served = ServedPublications<PostgresTables>;
 
 impl PostgresShared {
     fn served(&self) -> Arc<Served> {

@@ -6,11 +6,10 @@ use super::values::PostgresType;
 use crate::column::PgColumn;
 use tidewater_centre::engine::compile::{CompiledTable, WhichRule};
 use tidewater_centre::engine::publication;
-use tidewater_centre::engine::sql::column::SqlColumn as _;
 use tidewater_centre::engine::sql::published_table::{self, TableAdapter, log_column};
 
 /// A publication, ready to be served.
-pub(super) type Publication = publication::Publication<PublishedTable>;
+pub(super) type Publication = publication::Publication<PostgresTables>;
 
 /// A table of a publication.
 pub(crate) type PublishedTable = published_table::PublishedTable<PostgresTables>;
@@ -79,13 +78,6 @@ pub(super) fn published_table(
         row_estimate: live.row_estimate,
     };
     PublishedTable::new(published, catalog, log, details)
-}
-
-/// The query for the highest value of a window's column.
-pub(super) fn highest_sql(rule: &TableRule, window: usize) -> String {
-    let window = &rule.windows[window];
-    let column = window.column.output("");
-    format!("SELECT pg_catalog.max({column}) FROM {}", window.table)
 }
 
 /// A query for a rule's values with its results cast to the columns' types.

@@ -12,7 +12,7 @@ use tidewater_protocol::Table;
 use super::acting::PostgresRoles;
 use super::catalog::PostgresCatalog;
 use super::connection::PostgresConnection;
-use super::publication::{Publication, PublishedTable, highest_sql, published_table, scope_sql};
+use super::publication::{PostgresTables, Publication, PublishedTable, published_table, scope_sql};
 use super::quote::literal;
 use super::rows::script;
 use super::state::{self, ADVISORY_LOCK, PLACE};
@@ -54,7 +54,7 @@ impl ChangeTracking for PostgresCentre {
     type Connection = PostgresConnection;
 
     type Catalog = PostgresCatalog;
-    type Table = PublishedTable;
+    type Tables = PostgresTables;
     type Log = LogSpec;
 
     const LOGS: &str = state::LOGS;
@@ -63,11 +63,6 @@ impl ChangeTracking for PostgresCentre {
         "changes made with session_replication_role = replica or by logical replication are only \
          seen by tables with tracking = \"row\"",
     );
-
-    fn typed_parameter(table: &PublishedTable, column: usize, number: usize) -> Option<String> {
-        let cast = &table.columns.get(column)?.cast_name;
-        Some(format!("(${number}::{cast})"))
-    }
 
     async fn catalog(connection: &mut PostgresConnection) -> Result<PostgresCatalog, CentreError> {
         PostgresCatalog::read(connection.client()).await
@@ -83,14 +78,6 @@ impl ChangeTracking for PostgresCentre {
 
     fn scope_sql(inner: &str, table: &PublishedTable, which: WhichRule) -> String {
         scope_sql(table, inner, which)
-    }
-
-    fn highest_sql(table: &PublishedTable, rule: usize, window: usize) -> String {
-        highest_sql(&table.rules[rule], window)
-    }
-
-    fn title(table: &PublishedTable) -> &str {
-        &table.title
     }
 
     async fn take_numbers(
@@ -154,7 +141,7 @@ impl ChangeTracking for PostgresCentre {
         script_times::check_script(connection, named, script).await
     }
 
-    fn roles() -> Option<&'static dyn RoleAdapter<PostgresConnection, PublishedTable>> {
+    fn roles() -> Option<&'static dyn RoleAdapter<PostgresConnection, PostgresTables>> {
         Some(&PostgresRoles)
     }
 

@@ -15,8 +15,8 @@ use super::failure;
 use tidewater_centre::engine::connection::{
     self, Durability, ResultRow, StatementResult, SystemStatement,
 };
-use tidewater_centre::engine::sql::statement_shape::{StatementIdentity, SystemSql};
 use tidewater_centre::engine::sql::sql_dialect::SqlDialect;
+use tidewater_centre::engine::sql::statement_shape::{StatementIdentity, SystemSql};
 use tidewater_centre::engine::sql::system_dialect::SystemDialect as _;
 use tidewater_centre::error::CentreError;
 

@@ -7,7 +7,7 @@ use super::calls::{SqliteCalls, SqliteInterrupter};
 use super::connection::SqliteConnection;
 use super::download::FileSnapshot;
 use super::file::{DatabaseFile, OpenFile};
-use super::publication::PublishedTable;
+use super::publication::SqliteTables;
 use super::rows::UploadRows;
 use super::served::refresh;
 use super::watermark::Marker;
@@ -35,9 +35,9 @@ pub(crate) struct SqliteWorkerConnection {
 
 impl WorkerConnection for SqliteWorkerConnection {
     type Connection = SqliteConnection;
-    type Table = PublishedTable;
+    type Tables = SqliteTables;
 
-    fn served(&self) -> Arc<ServedPublications<PublishedTable>> {
+    fn served(&self) -> Arc<ServedPublications<SqliteTables>> {
         let served = self.served.read().unwrap_or_else(PoisonError::into_inner);
         served.clone()
     }
@@ -173,17 +173,17 @@ impl Database for SqliteCentre {
         self.file.environment().random(bytes)
     }
 
-    fn serve(&self, loaded: ServedPublications<PublishedTable>) {
+    fn serve(&self, loaded: ServedPublications<SqliteTables>) {
         *self.served.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(loaded);
     }
 
-    fn served(&self) -> Arc<ServedPublications<PublishedTable>> {
+    fn served(&self) -> Arc<ServedPublications<SqliteTables>> {
         Arc::clone(&*self.served.read().unwrap_or_else(PoisonError::into_inner))
     }
 
     fn follow(
         &self,
-        served: Arc<ServedPublications<PublishedTable>>,
+        served: Arc<ServedPublications<SqliteTables>>,
         since: Option<Vec<u8>>,
     ) -> CentreResult<'_, CommittedChanges> {
         Box::pin(self.follower.follow(&self.file, served, since))

@@ -13,7 +13,7 @@ use tidewater_protocol::Datum;
 use super::connection::SqliteConnection;
 use super::download::values as read_values;
 use super::file::{DatabaseFile, OpenFile};
-use super::publication::PublishedTable;
+use super::publication::{PublishedTable, SqliteTables};
 use super::served::Served;
 use super::watermark::{LogPosition, LogPositions};
 use super::{failure, quote, state, values};
@@ -133,7 +133,7 @@ fn read(
     };
     let is_of_scopes = |it: &&LogPosition| it.log == SCOPES;
     changes.scopes = known.logs.iter().find(is_of_scopes) != now.logs.iter().find(is_of_scopes);
-    for (id, rule, table, _) in logs::<PublishedTable>(served) {
+    for (id, rule, table, _) in logs::<SqliteTables>(served) {
         let of = |positions: &LogPositions| {
             let found = positions.logs.iter().find(|it| it.log == id);
             found.map(|it| it.position)

@@ -10,7 +10,7 @@ use super::catalog::SqliteCatalog;
 use super::connection::SqliteConnection;
 use super::download::{key_parameters, partition_values, values as read_values, window_value};
 use super::publication::{
-    Publication, PublishedTable, is_in_partition, is_in_window, key_outputs, select_rows,
+    Publication, SqliteTables, is_in_partition, is_in_window, key_outputs, select_rows,
     window_column,
 };
 use super::watermark::LogPositions;
@@ -44,7 +44,7 @@ impl DatabaseInspection for SqliteCentre {
     async fn cells(
         connection: &mut SqliteConnection,
         catalog: &SqliteCatalog,
-        row: &KeyedRow<'_, PublishedTable>,
+        row: &KeyedRow<'_, SqliteTables>,
         cells: &[InspectedCell],
     ) -> Result<Option<Vec<Value>>> {
         let reading = failure("reading a row");
@@ -78,7 +78,7 @@ impl DatabaseInspection for SqliteCentre {
 
     async fn entries(
         connection: &mut SqliteConnection,
-        row: &KeyedRow<'_, PublishedTable>,
+        row: &KeyedRow<'_, SqliteTables>,
         rule: usize,
         until_ms: i64,
     ) -> Result<Vec<ChangeLogEntry>> {
@@ -132,7 +132,7 @@ impl DatabaseInspection for SqliteCentre {
     async fn difference(
         connection: &mut SqliteConnection,
         _: &SyncContext,
-        sides: [Option<ConfigurationSide<'_, PublishedTable>>; 2],
+        sides: [Option<ConfigurationSide<'_, SqliteTables>>; 2],
         rows: usize,
     ) -> Result<Option<RowsDiffer>> {
         let mut key_types = Vec::new();
@@ -200,7 +200,7 @@ fn marks(connection: &SqliteConnection, log: i64) -> Result<Vec<LogMark>> {
 fn fill(
     connection: &SqliteConnection,
     name: &str,
-    side: &ConfigurationSide<'_, PublishedTable>,
+    side: &ConfigurationSide<'_, SqliteTables>,
 ) -> Result<()> {
     let filling = failure("counting the rows of a side");
     let table = &side.publication.tables[side.table];

@@ -10,7 +10,7 @@ use tidewater_centre::engine::publication;
 use tidewater_centre::engine::sql::published_table::{self, TableAdapter};
 
 /// A publication as it is served.
-pub(super) type Publication = publication::Publication<PublishedTable>;
+pub(super) type Publication = publication::Publication<SqliteTables>;
 
 /// A table of a [`Publication`].
 pub(crate) type PublishedTable = published_table::PublishedTable<SqliteTables>;

@@ -8,7 +8,7 @@ use rusqlite::types::Value as Native;
 use tidewater_protocol::{Code, ColumnType, Datum, Op, Table, UnpackedRow};
 
 use super::connection::SqliteConnection;
-use super::publication::{Publication, PublishedTable};
+use super::publication::{Publication, SqliteTables};
 use super::rows::refusal::{self, RowError};
 use super::{deferred_violations, download, failure, publication, values};
 use tidewater_centre::engine::upload::incoming_rows;
@@ -17,7 +17,7 @@ use tidewater_centre::engine::upload::upload_writer::{CentralRow, MetRow, RowIma
 use tidewater_centre::error::CentreError;
 
 /// The uploaded rows of a table.
-pub(super) type Incoming<'u> = incoming_rows::IncomingTable<'u, PublishedTable>;
+pub(super) type Incoming<'u> = incoming_rows::IncomingTable<'u, SqliteTables>;
 
 /// What became of a row.
 #[derive(Debug)]

@@ -19,7 +19,7 @@ use tidewater_protocol::{Datum, Op, Value};
 use self::refusal::RowError;
 use self::script::EndingScripts;
 use super::connection::SqliteConnection;
-use super::publication::{Publication, PublishedTable};
+use super::publication::{Publication, PublishedTable, SqliteTables};
 use super::row::{Incoming, RowFate, TableWriter, savepoint};
 use super::served::Served;
 use super::{deferred_violations, failure, scope, upstream};
@@ -170,7 +170,7 @@ fn ended() -> CentreError {
 
 impl<'c> UploadWriter for UploadRows<'c> {
     type Connection = SqliteConnection;
-    type Table = PublishedTable;
+    type Tables = SqliteTables;
 
     fn has_headquarters(&mut self) -> Result<bool> {
         let looking = "looking whether this is a branch";
@@ -316,7 +316,7 @@ impl<'c> UploadWriter for UploadRows<'c> {
 
     async fn write(
         &mut self,
-        batch: &RowBatch<'_, '_, PublishedTable>,
+        batch: &RowBatch<'_, '_, SqliteTables>,
         rows: &[RowRef],
     ) -> Result<BatchOutcome> {
         let table = batch.table;
@@ -442,13 +442,13 @@ impl<'c> UploadWriter for UploadRows<'c> {
     async fn find_rows_without_parent(
         &mut self,
         table: &Incoming<'_>,
-        reference: &ParentReference<'_, PublishedTable>,
+        reference: &ParentReference<'_, SqliteTables>,
         rows: &[RowRef],
     ) -> Result<Vec<RowRef>> {
         self.select_rows_without_parent(table, reference, rows)
     }
 
-    async fn write_cycle(&mut self, parts: &[CyclePart<'_, '_, PublishedTable>]) -> Result<bool> {
+    async fn write_cycle(&mut self, parts: &[CyclePart<'_, '_, SqliteTables>]) -> Result<bool> {
         self.apply_together(parts)
     }
 

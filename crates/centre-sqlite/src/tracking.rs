@@ -8,7 +8,7 @@ use tidewater_protocol::Table;
 use super::catalog::{self, SqliteCatalog};
 use super::connection::SqliteConnection;
 use super::dialect::SqliteDialect;
-use super::publication::{Publication, PublishedTable, published_table};
+use super::publication::{Publication, PublishedTable, SqliteTables, published_table};
 use super::recorded_log::RecordedLog;
 use super::rows::script;
 use super::served::schema_version;
@@ -56,7 +56,7 @@ fn has_same_columns(before: &str, now: &str) -> bool {
 impl ChangeTracking for SqliteCentre {
     type Connection = SqliteConnection;
     type Catalog = SqliteCatalog;
-    type Table = PublishedTable;
+    type Tables = SqliteTables;
     type Log = RecordedLog;
 
     const UNSEEN: Option<&str> = None;
@@ -72,15 +72,6 @@ impl ChangeTracking for SqliteCentre {
 
     fn scope_sql(inner: &str, _: &PublishedTable, _: WhichRule) -> String {
         inner.to_owned()
-    }
-
-    fn highest_sql(table: &PublishedTable, rule: usize, window: usize) -> String {
-        let window = &table.rules[rule].windows[window];
-        format!("SELECT max({}) FROM {}", window.column.sql, window.table)
-    }
-
-    fn title(table: &PublishedTable) -> &str {
-        &table.title
     }
 
     async fn take_numbers(
@@ -149,7 +140,7 @@ impl ChangeTracking for SqliteCentre {
         scope::check_allowed(connection, named, query)
     }
 
-    fn roles() -> Option<&'static dyn RoleAdapter<SqliteConnection, PublishedTable>> {
+    fn roles() -> Option<&'static dyn RoleAdapter<SqliteConnection, SqliteTables>> {
         None
     }
 

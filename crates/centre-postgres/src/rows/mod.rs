@@ -27,7 +27,7 @@ use self::refusal::may_be_data_error;
 use self::sql::Incoming;
 use super::acting::{AssumedRole, RoleQuery};
 use super::connection::PostgresConnection;
-use super::publication::{Publication, PublishedTable};
+use super::publication::{PostgresTables, Publication, PublishedTable};
 use super::scope::ScopeQueries;
 use super::system_statement::run_all;
 use super::waits::HURRIED_MS;
@@ -160,7 +160,7 @@ impl<'c> UploadRows<'c> {
 
 impl UploadWriter for UploadRows<'_> {
     type Connection = PostgresConnection;
-    type Table = PublishedTable;
+    type Tables = PostgresTables;
 
     fn is_usable(&self) -> bool {
         !self.connection.is_closed()
@@ -396,7 +396,7 @@ impl UploadWriter for UploadRows<'_> {
 
     async fn write(
         &mut self,
-        batch: &RowBatch<'_, '_, PublishedTable>,
+        batch: &RowBatch<'_, '_, PostgresTables>,
         rows: &[RowRef],
     ) -> Result<BatchOutcome> {
         self.write_batch(batch, rows).await
@@ -447,14 +447,14 @@ impl UploadWriter for UploadRows<'_> {
     async fn find_rows_without_parent(
         &mut self,
         table: &Incoming<'_>,
-        reference: &ParentReference<'_, PublishedTable>,
+        reference: &ParentReference<'_, PostgresTables>,
         rows: &[RowRef],
     ) -> Result<Vec<RowRef>> {
         self.select_rows_without_parent(table, reference, rows)
             .await
     }
 
-    async fn write_cycle(&mut self, parts: &[CyclePart<'_, '_, PublishedTable>]) -> Result<bool> {
+    async fn write_cycle(&mut self, parts: &[CyclePart<'_, '_, PostgresTables>]) -> Result<bool> {
         self.apply_together(parts).await
     }
 

@@ -6,7 +6,7 @@
 use tidewater_protocol::Op;
 
 use crate::array::Array;
-use crate::publication::{PublishedTable, TableRule};
+use crate::publication::{PostgresTables, TableRule};
 use crate::quote::ident_list;
 use tidewater_centre::engine::sql::column::SqlColumn as _;
 use tidewater_centre::engine::sql::published_table::ChildKey;
@@ -14,7 +14,7 @@ use tidewater_centre::engine::upload::incoming_rows;
 use tidewater_centre::engine::upload::upload_writer::{CyclePart, RowImage};
 
 /// The uploaded rows of a table.
-pub(super) type Incoming<'u> = incoming_rows::IncomingTable<'u, PublishedTable>;
+pub(super) type Incoming<'u> = incoming_rows::IncomingTable<'u, PostgresTables>;
 
 fn alias(image: RowImage, column: usize) -> String {
     match image {
@@ -305,8 +305,8 @@ pub(super) fn parents(incoming: &Incoming<'_>) -> String {
 /// foreign keys are checked, and act, when all of it is done. Gives back for each row that was
 /// written the number of its part, and whether it is where it was to be; the parameters are those
 /// of all parts, in order. Deletes are to be first.
-pub(super) fn together(parts: &[CyclePart<'_, '_, PublishedTable>]) -> String {
-    let is_delete = |part: &CyclePart<'_, '_, PublishedTable>| part.op == Op::Delete;
+pub(super) fn together(parts: &[CyclePart<'_, '_, PostgresTables>]) -> String {
+    let is_delete = |part: &CyclePart<'_, '_, PostgresTables>| part.op == Op::Delete;
     // PostgreSQL decides which part goes first, unless one needs another's rows.
     let deletes = parts.iter().enumerate().filter(|(_, part)| is_delete(part));
     let done = deletes.map(|(number, _)| format!("(SELECT count(*) FROM p{number}) >= 0"));

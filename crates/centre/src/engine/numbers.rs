@@ -10,6 +10,7 @@ use super::connection::{DatabaseConnection, StatementResult, SystemStatement};
 use super::sql::system::number_blocks;
 use crate::engine::change_tracking::{ChangeTracking, NumberBlockRequest};
 use crate::engine::served_publications::ServedPublications;
+use crate::engine::sql::published_table::PublishedTable;
 use crate::error::CentreError;
 use crate::records::{BlockRecord, NumbersRequest, NumbersStatus};
 
@@ -50,7 +51,7 @@ pub(super) fn told(
 /// See [`crate::Worker::hand_out`].
 pub(super) async fn hand_out<T: ChangeTracking>(
     connection: &mut T::Connection,
-    served: &ServedPublications<T::Table>,
+    served: &ServedPublications<T::Tables>,
     wanted: &NumbersRequest,
 ) -> Result<Vec<NumberBlock>, CentreError> {
     let publication = served.publication(&wanted.publication)?;
@@ -86,10 +87,10 @@ pub(super) async fn hand_out<T: ChangeTracking>(
 async fn hand_out_of<T: ChangeTracking>(
     connection: &mut T::Connection,
     wanted: &NumbersRequest,
-    of_centre: &T::Table,
+    of_centre: &PublishedTable<T::Tables>,
     (column, count): (&str, u32),
 ) -> Result<Vec<(i64, i64)>, CentreError> {
-    let name = T::title(of_centre);
+    let name = &*of_centre.title;
     let highest = number_blocks::read_highest(name);
     let highest = connection
         .run_one("looking for what was handed out", highest)

@@ -15,6 +15,7 @@ use crate::engine::publication::{Publication, RowRule, Writes};
 use crate::engine::scope_query::{Permit, ScopeQuery, wrong};
 use crate::engine::script::{Script, ScriptParameter};
 use crate::engine::scripts;
+use crate::engine::sql::published_table::PublishedTable;
 use crate::engine::window::Window;
 use crate::error::CentreError;
 use crate::nearest::nearest;
@@ -30,7 +31,7 @@ pub async fn compile_all<T: ChangeTracking>(
     connection: &mut T::Connection,
     specs: &[PublicationSpec],
     catalog: &T::Catalog,
-) -> Result<Vec<Publication<T::Table>>> {
+) -> Result<Vec<Publication<T::Tables>>> {
     let mut publications = Vec::with_capacity(specs.len());
     for spec in specs {
         publications.push(compile_one::<T>(connection, spec, catalog).await?);
@@ -43,7 +44,7 @@ pub async fn compile_one<T: ChangeTracking>(
     connection: &mut T::Connection,
     spec: &PublicationSpec,
     catalog: &T::Catalog,
-) -> Result<Publication<T::Table>> {
+) -> Result<Publication<T::Tables>> {
     let infos = catalog.tables();
     let (schema, published) = compile(spec, infos)?;
     let shapes: Arc<[RowShape]> = schema.tables.iter().map(Table::shape).collect();
@@ -263,7 +264,7 @@ impl RowRule {
         published: &CompiledTable<'_>,
         (which, compiled): (WhichRule, &CompiledRule),
         infos: &[TableInfo],
-        served: &T::Table,
+        served: &PublishedTable<T::Tables>,
     ) -> Result<RowRule> {
         let query = compiled.values.as_ref();
         let query = query.map(|values| query_of::<T>(&published.place, values, which, served));
@@ -286,7 +287,7 @@ impl RowRule {
             let column_type = table.columns[window.column].column_type.clone();
             let highest = match (window.last, which) {
                 (WindowLength::Number(_), WhichRule::Held(local)) => {
-                    let sql = T::highest_sql(served, local, at);
+                    let sql = served.rules[local].windows[at].highest_sql();
                     Some(ScopeQuery {
                         inner: sql.clone(),
                         sql,
@@ -338,7 +339,7 @@ fn query_of<T: ChangeTracking>(
     place: &str,
     values: &str,
     which: WhichRule,
-    served: &T::Table,
+    served: &PublishedTable<T::Tables>,
 ) -> Result<ScopeQuery> {
     let script = Script::parse(values, T::lexing(), T::parameter);
     let script = script.map_err(|error| {

@@ -14,6 +14,7 @@ use super::sql::system::{
 };
 use crate::engine::deployment_step::DeploymentStep;
 use crate::engine::evolution::{DeploymentReview, KnownRemote, PastSchemas, PublicationChange};
+use crate::engine::sql::published_table::TableAdapter;
 use crate::error::CentreError;
 use crate::publication::PublicationSpec;
 
@@ -116,7 +117,7 @@ impl DeploymentRecord {
     }
 
     /// Fills in the numbers of a publication's rules; false if one is not deployed.
-    pub fn number<T>(&self, publication: &mut Publication<T>) -> bool {
+    pub fn number<T: TableAdapter>(&self, publication: &mut Publication<T>) -> bool {
         let schema = &publication.schema;
         // Nobody serves it before it has its numbers.
         let rules = Arc::get_mut(&mut publication.rules).into_iter().flatten();
@@ -134,7 +135,7 @@ impl DeploymentRecord {
     ///
     /// # Errors
     /// Two have one name, or one cannot be stored.
-    pub fn record<T>(
+    pub fn record<T: TableAdapter>(
         &self,
         specs: &[PublicationSpec],
         publications: &mut [Publication<T>],
@@ -180,7 +181,7 @@ impl DeploymentRecord {
     }
 
     /// Forgets the rules that a publication has no more, and records those that are new.
-    fn record_rules<T>(&self, publication: &Publication<T>) -> Vec<SystemStatement> {
+    fn record_rules<T: TableAdapter>(&self, publication: &Publication<T>) -> Vec<SystemStatement> {
         let name = &publication.schema.name;
         let kept = &publication.rules;
         let gone = self.rules.iter().filter(|it| it.publication == *name);

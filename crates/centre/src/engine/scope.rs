@@ -16,6 +16,7 @@ use super::sql::system::subscriptions;
 use super::window::{self, Window};
 use crate::context::{DEFAULT, GivenPartitions, SyncContext, VERSION};
 use crate::engine::scope_query::ScopeQuery;
+use crate::engine::sql::published_table::TableAdapter;
 use crate::engine::upload::row_json;
 use crate::error::CentreError;
 use crate::scope::{Partitions, RuleScope, Scope};
@@ -99,7 +100,7 @@ struct QuestionCollector<'p, 'c> {
 
 impl<'p> QuestionCollector<'p, '_> {
     /// The number of a question, which may be asked already.
-    fn ask<T>(
+    fn ask<T: TableAdapter>(
         &mut self,
         (number, publication): (usize, &'p Publication<T>),
         (which, rule): (WhichRule, &'p RowRule),
@@ -118,7 +119,7 @@ impl<'p> QuestionCollector<'p, '_> {
     }
 
     /// The same of a query whose results are of these types.
-    fn ask_query<T>(
+    fn ask_query<T: TableAdapter>(
         &mut self,
         (query, types): (&'p ScopeQuery, &'p [ColumnType]),
         (number, publication): (usize, &'p Publication<T>),
@@ -144,7 +145,7 @@ impl<'p> QuestionCollector<'p, '_> {
     }
 
     /// The questions which rank the user has, by table.
-    fn ranks<T>(&mut self, place: (usize, &'p Publication<T>)) -> Vec<Option<usize>> {
+    fn ranks<T: TableAdapter>(&mut self, place: (usize, &'p Publication<T>)) -> Vec<Option<usize>> {
         let publication = place.1;
         let tables = publication.schema.tables.iter();
         let asked = publication.ranks.iter().zip(tables).map(|(query, table)| {
@@ -157,7 +158,10 @@ impl<'p> QuestionCollector<'p, '_> {
     }
 
     /// The questions whether what the remote has set is allowed.
-    fn permits<T>(&mut self, place: (usize, &'p Publication<T>)) -> Vec<PermitQuestion<'p>> {
+    fn permits<T: TableAdapter>(
+        &mut self,
+        place: (usize, &'p Publication<T>),
+    ) -> Vec<PermitQuestion<'p>> {
         let publication = place.1;
         let set = self.context.parameters.get(&publication.schema.name);
         let asked = publication.permits.iter().filter_map(|permit| {
@@ -220,7 +224,7 @@ fn value_of(
 
 impl<'p> ScopeQuestions<'p> {
     /// What has to be asked for some publications.
-    pub fn new<T>(
+    pub fn new<T: TableAdapter>(
         context: &SyncContext,
         publications: &[&'p Publication<T>],
         purpose: ScopePurpose,

@@ -85,7 +85,6 @@ mod scope_admission;
 mod scripted;
 mod sent_before;
 mod step_order;
-pub mod target_table;
 mod unpublished_rows;
 mod upload_list;
 mod upload_run;
@@ -111,6 +110,7 @@ use super::sql::system::given_back;
 use super::sql::system::refusals::{self, RefusedAttempt};
 use super::sql::system::subscriptions::{self, StoredUploadResult, SubscriptionKey, UploadNumber};
 use crate::engine::membership::Membership;
+use crate::engine::sql::published_table::TableAdapter;
 use crate::error::CentreError;
 use crate::records::ConflictOutcome;
 use crate::scope::{Checkpoint, Scope};
@@ -284,7 +284,11 @@ impl Admission {
     }
 
     /// What of a table the remote may write.
-    fn writable<'a, T>(&'a self, publication: &'a Publication<T>, table: usize) -> Membership<'a> {
+    fn writable<'a, T: TableAdapter>(
+        &'a self,
+        publication: &'a Publication<T>,
+        table: usize,
+    ) -> Membership<'a> {
         if self.is_operators {
             return Membership::of_all();
         }
@@ -295,7 +299,11 @@ impl Admission {
     }
 
     /// What of a table the remote holds.
-    fn held<'a, T>(&'a self, publication: &'a Publication<T>, table: usize) -> Membership<'a> {
+    fn held<'a, T: TableAdapter>(
+        &'a self,
+        publication: &'a Publication<T>,
+        table: usize,
+    ) -> Membership<'a> {
         if self.is_operators {
             return Membership::of_all();
         }

@@ -27,6 +27,7 @@ use super::sql::system::{remotes, subscriptions, users};
 use super::upload::row_json;
 use crate::context::SyncContext;
 use crate::engine::membership::Membership;
+use crate::engine::sql::published_table::TableAdapter;
 use crate::error::CentreError;
 use crate::explain::{
     CandidateUpload, ExplainQuestion, ExplainedEntry, ExplainedPublication, ExplainedRemote,
@@ -156,7 +157,7 @@ impl<T: DatabaseInspection> ExplanationRun<'_, T> {
     async fn publication(
         &self,
         connection: &mut T::Connection,
-        (publication, compiled, table): (&Publication<T::Table>, &CompiledTable<'_>, usize),
+        (publication, compiled, table): (&Publication<T::Tables>, &CompiledTable<'_>, usize),
         subject: &Subject,
         last: LastSync,
     ) -> Result<(ExplainedPublication, Option<String>)> {
@@ -182,7 +183,7 @@ impl<T: DatabaseInspection> ExplanationRun<'_, T> {
         let (rules, scopes) = (&publication.rules[of_table.clone()], &scope.rules[of_table]);
         let mut explained = Vec::with_capacity(rules.len());
         let mut log = Vec::new();
-        let logged = super::publication::ServedTable::logs(&publication.tables[table]).len();
+        let logged = publication.tables[table].logs().count();
         for (at, (rule, held)) in rules.iter().zip(scopes).enumerate() {
             let unknown = unknown_parameters(rule, &context, &publication.schema.name);
             let of = (compiled, &compiled.rules[at], at);
@@ -256,7 +257,7 @@ impl<T: DatabaseInspection> ExplanationRun<'_, T> {
         &self,
         connection: &mut T::Connection,
         compiled: &CompiledTable<'_>,
-        keyed: &KeyedRow<'_, T::Table>,
+        keyed: &KeyedRow<'_, T::Tables>,
     ) -> Result<Option<InspectedRow>> {
         let infos = self.infos();
         let own = compiled.columns.iter().map(|&column| InspectedCell {
@@ -302,7 +303,7 @@ impl<T: DatabaseInspection> ExplanationRun<'_, T> {
 /// What change logs have of the key by one rule.
 async fn entries<T: DatabaseInspection>(
     connection: &mut T::Connection,
-    keyed: &KeyedRow<'_, T::Table>,
+    keyed: &KeyedRow<'_, T::Tables>,
     at: usize,
     (rule, held): (&super::publication::RowRule, &RuleScope),
     is_known: bool,
@@ -350,7 +351,7 @@ fn any(all: impl Iterator<Item = Option<bool>> + Clone) -> Option<bool> {
 }
 
 /// Whether the user's remotes may write the row.
-fn writes<T>(
+fn writes<T: TableAdapter>(
     (publication, table): (&Publication<T>, usize),
     (rules, scope): (&[super::publication::RowRule], &Scope),
     row: Option<&[Datum<'_>]>,

@@ -21,6 +21,8 @@ use crate::engine::scope_query::wrong;
 use crate::engine::script::{
     ROWS, Script, ScriptError, ScriptParameter, ScriptPurpose, first_word, statements,
 };
+use crate::engine::sql::column::SqlColumn as _;
+use crate::engine::sql::published_table::PublishedTable;
 use crate::error::{CentreError, ScriptFault};
 use crate::nearest::nearest;
 use crate::publication::{PublicationSpec, ScriptSpec};
@@ -52,7 +54,7 @@ pub async fn compile<T: ChangeTracking>(
     connection: &mut T::Connection,
     spec: &PublicationSpec,
     schema: &PublicationSchema,
-    tables: &[T::Table],
+    tables: &[PublishedTable<T::Tables>],
 ) -> Result<(Versions, Vec<String>)> {
     let mut versions: BTreeMap<String, Scripts> = BTreeMap::new();
     let (mut faults, mut warnings) = (Vec::new(), Vec::new());
@@ -199,7 +201,7 @@ fn line(script: &str, part: &str) -> usize {
 /// Reads the scripts of a version.
 struct ScriptReader<'r, T: ChangeTracking> {
     schema: &'r PublicationSchema,
-    tables: &'r [T::Table],
+    tables: &'r [PublishedTable<T::Tables>],
     trial: &'r mut TrialTables,
     warnings: &'r mut Vec<String>,
 }
@@ -550,7 +552,7 @@ fn typed<T: ChangeTracking>(
     text: &str,
     script: &Script,
     table: &Table,
-    served: &T::Table,
+    served: &PublishedTable<T::Tables>,
 ) -> Option<Script> {
     let spelled = |number: usize| {
         let parameter = number
@@ -560,8 +562,9 @@ fn typed<T: ChangeTracking>(
             Some(ScriptParameter::New(name) | ScriptParameter::Old(name)) => table.column(name),
             _ => None,
         };
-        let typed = column.and_then(|it| T::typed_parameter(served, it, number));
-        typed.unwrap_or_else(|| T::parameter(number))
+        let parameter = T::parameter(number);
+        let typed = column.and_then(|it| served.columns.get(it)?.typed_parameter(&parameter));
+        typed.unwrap_or(parameter)
     };
     let typed = Script::parse_for(ScriptPurpose::Script, text, T::lexing(), spelled).ok()?;
     (typed.sql != script.sql).then(|| Script {

@@ -23,6 +23,12 @@ pub trait SqlColumn: Clone + fmt::Debug + Send + Sync + 'static {
         true
     }
 
+    /// How a parameter is written as a value of its type, where the database may not find the type
+    /// of a parameter by itself.
+    fn typed_parameter(&self, _parameter: &str) -> Option<String> {
+        None
+    }
+
     /// The column of a table with this prefix, such as `t.`, as a result that can be read.
     fn output(&self, prefix: &str) -> String {
         format!("{prefix}{}", self.sql_name())

@@ -9,8 +9,6 @@ use super::route::{Route, alias_at};
 use crate::engine::catalog::CatalogReader;
 use crate::engine::change_log::ChangeLog;
 use crate::engine::compile::{CompiledRule, CompiledTable, WhichRule};
-use crate::engine::publication::ServedTable;
-use crate::engine::upload::target_table::{OnDelete, TargetTable};
 use crate::publication::OnUnseenChildren;
 
 /// What a database has of its own in the tables that it serves.
@@ -90,6 +88,13 @@ pub struct WindowColumn<C> {
     pub column: C,
 }
 
+impl<C: SqlColumn> WindowColumn<C> {
+    /// The query for its highest value.
+    pub fn highest_sql(&self) -> String {
+        format!("SELECT max({}) FROM {}", self.column.output(""), self.table)
+    }
+}
+
 /// The columns of a change log, by their names: those of the partition, and behind them those of the
 /// key that are not among them.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -111,6 +116,17 @@ pub struct ChildKey {
     pub key: Vec<String>,
     /// Whether they are rows of the same table.
     pub is_same_table: bool,
+}
+
+/// What a delete does to published rows that refer to the deleted one by a foreign key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OnDelete {
+    /// Nothing.
+    Nothing,
+    /// It would take them along, or change them: they are looked for before it.
+    Looks,
+    /// The same, and that is as its operator wants it.
+    TakesAlong,
 }
 
 /// The name of a change log's column at a place.
@@ -291,6 +307,18 @@ impl<A: TableAdapter> PublishedTable<A> {
         self.columns.iter().chain(extras)
     }
 
+    /// The change logs of its rules, in their order; none if its changes are not tracked.
+    pub fn logs(&self) -> impl Iterator<Item = &A::Log> {
+        self.rules.iter().filter_map(|rule| rule.log.as_ref())
+    }
+
+    /// The number of the change log of a rule, once that is deployed; `None` if its changes are not
+    /// tracked.
+    pub fn log(&self, rule: usize) -> Option<i64> {
+        let rule = &self.rules[rule];
+        rule.log.as_ref().map(|_| rule.log_id)
+    }
+
     /// The rules by columns of the table's own, that are tracked.
     pub fn own_rules(&self) -> impl Iterator<Item = &TableRule<A>> {
         let rules = self.rules.iter();
@@ -302,42 +330,6 @@ impl<A: TableAdapter> TableRule<A> {
     /// The name of the log's table in SQL.
     pub fn log_table(&self) -> String {
         A::log_table(self.log_id)
-    }
-}
-
-impl<A: TableAdapter> ServedTable for PublishedTable<A> {
-    type Log = A::Log;
-
-    fn sql_name(&self) -> String {
-        self.sql_name.clone()
-    }
-
-    fn logs(&self) -> Vec<&A::Log> {
-        let logs = self.rules.iter().map(|rule| rule.log.as_ref());
-        logs.flatten().collect()
-    }
-
-    fn log(&self, rule: usize) -> Option<i64> {
-        let rule = &self.rules[rule];
-        rule.log.as_ref().map(|_| rule.log_id)
-    }
-
-    fn set_log(&mut self, rule: usize, id: i64) {
-        self.rules[rule].log_id = id;
-    }
-}
-
-impl<A: TableAdapter> TargetTable for PublishedTable<A> {
-    fn on_delete(&self) -> OnDelete {
-        self.on_delete
-    }
-
-    fn is_written(&self, column: usize) -> bool {
-        !self.columns[column].is_generated()
-    }
-
-    fn is_settable(&self, column: usize) -> bool {
-        self.columns[column].is_settable()
     }
 }
 

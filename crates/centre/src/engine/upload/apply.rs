@@ -386,7 +386,7 @@ impl<'r, R: UploadWriter> UploadRun<'r, R> {
     /// Many inserts go in bulk, if they can; whether they are in.
     async fn insert_in_bulk(
         &mut self,
-        table: &IncomingTable<'_, R::Table>,
+        table: &IncomingTable<'_, R::Tables>,
         progress: &mut UploadProgress<'_>,
     ) -> Result<bool> {
         let is_possible =

@@ -18,9 +18,9 @@ use super::incoming_rows::{IncomingTable, UploadedImages};
 use super::{UploadRecords, row_json, text};
 use crate::engine::connection::DatabaseConnection;
 use crate::engine::refusals;
+use crate::engine::sql::published_table::TableAdapter;
 use crate::engine::sql::system::refusals as sql;
 use crate::engine::upload::row_keys::UploadedTable;
-use crate::engine::upload::target_table::TargetTable;
 use crate::error::CentreError;
 use crate::records::{RefusalEnd, RefusalOutcome};
 use crate::upload::SyncUpload;
@@ -35,7 +35,7 @@ pub(super) type Open = HashMap<TableAndKey, Vec<i64>>;
 
 /// Closes what was refused before of rows that this upload has brought in, or gives up, for which
 /// `records` are what it leaves for people. Gives what is left.
-pub(super) async fn close_answered<T: TargetTable>(
+pub(super) async fn close_answered<T: TableAdapter>(
     connection: &mut impl DatabaseConnection,
     upload: &SyncUpload,
     schema: &PublicationSchema,

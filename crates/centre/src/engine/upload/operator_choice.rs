@@ -190,7 +190,7 @@ impl ChosenRow {
 /// as it was wanted.
 async fn is_made_of_both<R: UploadWriter>(
     rows: &mut R,
-    place: &ServedTablePlace<R::Table>,
+    place: &ServedTablePlace<R::Tables>,
     sender: &RowSender<'_>,
     choice: &ConflictChoice,
 ) -> Result<bool> {

@@ -18,6 +18,7 @@ use crate::engine::connection::DatabaseConnection as _;
 use crate::engine::exact::canonical;
 use crate::engine::refusals;
 use crate::engine::resolve::Resolver;
+use crate::engine::sql::published_table::TableAdapter;
 use crate::engine::sql::system::refusals as sql;
 use crate::engine::upload::refusal_reason::{RefusalReason, RowDecision};
 use crate::engine::upload::row_keys::UploadedTable;
@@ -188,7 +189,7 @@ impl RefusedChange {
 
     /// Says of sums which differences were added, where that has made something else of them than they
     /// were to be, or tried in vain.
-    fn tell_sums<T>(
+    fn tell_sums<T: TableAdapter>(
         &self,
         place: &ServedTablePlace<T>,
         found: &CentralRowRead,
@@ -251,7 +252,7 @@ impl RefusedChange {
         &self,
         rows: &mut R,
         record: &RefusedRecord,
-        place: &ServedTablePlace<R::Table>,
+        place: &ServedTablePlace<R::Tables>,
         change: &OperatorChange,
     ) -> Result<Option<SettleOutcome>> {
         let schema = &place.publication.schema;
@@ -301,7 +302,7 @@ impl RefusedChange {
         &self,
         rows: &mut R,
         record: &RefusedRecord,
-        place: &ServedTablePlace<R::Table>,
+        place: &ServedTablePlace<R::Tables>,
     ) -> Result<Option<SettleOutcome>> {
         let schema = &place.publication.schema;
         let (Some(new), Ok(sent)) = (&self.new, row_json::read(place.table(), &record.row)) else {
@@ -345,7 +346,7 @@ impl RefusedChange {
 
     /// Whether the centre has the row so, as far as the change is about it. A sum is never known to be
     /// in, and what scripts and handlers write they decide.
-    fn is_in_effect<T>(
+    fn is_in_effect<T: TableAdapter>(
         &self,
         place: &ServedTablePlace<T>,
         found: &CentralRowRead,

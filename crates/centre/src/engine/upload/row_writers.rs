@@ -49,7 +49,7 @@ impl RowWriters {
 /// Finds who has written rows that were met.
 pub(super) async fn find<R: UploadWriter>(
     rows: &mut R,
-    publication: &Publication<R::Table>,
+    publication: &Publication<R::Tables>,
     index: usize,
     met: &[Option<MetRow>],
 ) -> Result<RowWriters> {
@@ -76,8 +76,8 @@ pub(super) async fn find<R: UploadWriter>(
 /// Remembers who has written the rows that took effect.
 pub(super) async fn record<R: UploadWriter>(
     rows: &mut R,
-    publication: &Publication<R::Table>,
-    tables: &[IncomingTable<'_, R::Table>],
+    publication: &Publication<R::Tables>,
+    tables: &[IncomingTable<'_, R::Tables>],
     (upload, ranks): (&SyncUpload, &[Option<i64>]),
     outcomes: &Outcomes<'_>,
 ) -> Result<()> {

@@ -32,7 +32,7 @@ impl SentBefore {
     pub(super) async fn find<R: UploadWriter>(
         rows: &mut R,
         upload: &SyncUpload,
-        publication: &Publication<R::Table>,
+        publication: &Publication<R::Tables>,
     ) -> Result<SentBefore, CentreError> {
         let all = upload.copied || upload.given_back && rows.has_headquarters()?;
         let mut resolvers = publication.resolvers.iter();
