@@ -17,13 +17,9 @@ use tidewater_centre::engine::database::{Database, Job, WorkerConnection};
 use tidewater_centre::engine::follow::CommittedChanges;
 use tidewater_centre::engine::served_publications::ServedPublications;
 use tidewater_centre::engine::thread::{ConnectionThread, ThreadOwner, at_once};
+use tidewater_centre::engine::write_task::{WriteOutcome, WriteTask};
 use tidewater_centre::error::{CentreError, CentreResult};
-use tidewater_centre::trying::{ScriptTrial, TriedScript};
-use tidewater_centre::upload::{SyncUpload, UploadOutcome};
-use tidewater_centre::{
-    CallInterrupt, CallOutcome, ConflictChoice, ProcedureCall, RefusedChoice, ScriptRun,
-    SettleOutcome, engine,
-};
+use tidewater_centre::{CallInterrupt, CallOutcome, ProcedureCall, engine};
 
 /// A connection that runs syncs.
 pub(crate) struct SqliteWorkerConnection {
@@ -66,48 +62,11 @@ impl WorkerConnection for SqliteWorkerConnection {
         self.file.environment().random(bytes)
     }
 
-    fn apply(&mut self, uploads: Vec<SyncUpload>) -> CentreResult<'_, Vec<UploadOutcome>> {
+    fn write(&mut self, task: WriteTask) -> CentreResult<'_, WriteOutcome> {
         let served = self.served.clone();
         Box::pin(self.thread.run(move |connection| {
             let served = refresh(connection, &served)?;
-            let mut rows = UploadRows::new(connection, &served);
-            at_once(engine::upload::apply(&mut rows, &uploads))
-        }))
-    }
-
-    fn settle_conflict(&mut self, choice: ConflictChoice) -> CentreResult<'_, SettleOutcome> {
-        let served = self.served.clone();
-        Box::pin(self.thread.run(move |connection| {
-            let served = refresh(connection, &served)?;
-            let mut rows = UploadRows::new(connection, &served);
-            at_once(engine::upload::settle_conflict(&mut rows, &choice))
-        }))
-    }
-
-    fn settle_refused(&mut self, choice: RefusedChoice) -> CentreResult<'_, SettleOutcome> {
-        let served = self.served.clone();
-        Box::pin(self.thread.run(move |connection| {
-            let served = refresh(connection, &served)?;
-            let mut rows = UploadRows::new(connection, &served);
-            at_once(engine::upload::settle_refused(&mut rows, &choice))
-        }))
-    }
-
-    fn run_scripts(&mut self, asked: ScriptRun) -> CentreResult<'_, ()> {
-        let served = self.served.clone();
-        Box::pin(self.thread.run(move |connection| {
-            let served = refresh(connection, &served)?;
-            let mut rows = UploadRows::new(connection, &served);
-            at_once(engine::scripts::run(&mut rows, &asked))
-        }))
-    }
-
-    fn try_script(&mut self, trial: ScriptTrial) -> CentreResult<'_, TriedScript> {
-        let served = self.served.clone();
-        Box::pin(self.thread.run(move |connection| {
-            let served = refresh(connection, &served)?;
-            let mut rows = UploadRows::new(connection, &served);
-            at_once(engine::scripts::try_script(&mut rows, &trial))
+            at_once(task.run(&mut UploadRows::new(connection, &served)))
         }))
     }
 

@@ -10,6 +10,7 @@ use super::inspect::DatabaseInspection;
 use crate::download::{Downloaded, RunningDownloads};
 use crate::engine::served_publications::ServedPublications;
 use crate::engine::sql::published_table::TableAdapter;
+use crate::engine::write_task::{WriteOutcome, WriteTask};
 use crate::error::{CentreError, CentreResult};
 use crate::procedure::{CallInterrupt, CallOutcome, ProcedureCall};
 use crate::scripting::ScriptRun;
@@ -46,20 +47,63 @@ pub trait WorkerConnection: Send + 'static {
     /// Fills bytes that nobody can guess.
     fn random(&self, bytes: &mut [u8]) -> Result<(), CentreError>;
 
+    /// Writes something.
+    fn write(&mut self, task: WriteTask) -> CentreResult<'_, WriteOutcome>;
+
     /// See [`crate::Worker::apply`].
-    fn apply(&mut self, uploads: Vec<SyncUpload>) -> CentreResult<'_, Vec<UploadOutcome>>;
+    fn apply(&mut self, uploads: Vec<SyncUpload>) -> CentreResult<'_, Vec<UploadOutcome>> {
+        let written = self.write(WriteTask::Apply(uploads));
+        Box::pin(async {
+            match written.await? {
+                WriteOutcome::Applied(outcomes) => Ok(outcomes),
+                other => Err(other.into_mismatch()),
+            }
+        })
+    }
 
     /// See [`crate::Worker::settle_conflict`].
-    fn settle_conflict(&mut self, choice: ConflictChoice) -> CentreResult<'_, SettleOutcome>;
+    fn settle_conflict(&mut self, choice: ConflictChoice) -> CentreResult<'_, SettleOutcome> {
+        let written = self.write(WriteTask::SettleConflict(choice));
+        Box::pin(async {
+            match written.await? {
+                WriteOutcome::Settled(outcome) => Ok(outcome),
+                other => Err(other.into_mismatch()),
+            }
+        })
+    }
 
     /// See [`crate::Worker::settle_refused`].
-    fn settle_refused(&mut self, choice: RefusedChoice) -> CentreResult<'_, SettleOutcome>;
+    fn settle_refused(&mut self, choice: RefusedChoice) -> CentreResult<'_, SettleOutcome> {
+        let written = self.write(WriteTask::SettleRefused(choice));
+        Box::pin(async {
+            match written.await? {
+                WriteOutcome::Settled(outcome) => Ok(outcome),
+                other => Err(other.into_mismatch()),
+            }
+        })
+    }
 
     /// See [`crate::Worker::run_scripts`].
-    fn run_scripts(&mut self, asked: ScriptRun) -> CentreResult<'_, ()>;
+    fn run_scripts(&mut self, asked: ScriptRun) -> CentreResult<'_, ()> {
+        let written = self.write(WriteTask::RunScripts(asked));
+        Box::pin(async {
+            match written.await? {
+                WriteOutcome::Ran => Ok(()),
+                other => Err(other.into_mismatch()),
+            }
+        })
+    }
 
     /// See [`crate::Worker::try_script`].
-    fn try_script(&mut self, trial: ScriptTrial) -> CentreResult<'_, TriedScript>;
+    fn try_script(&mut self, trial: ScriptTrial) -> CentreResult<'_, TriedScript> {
+        let written = self.write(WriteTask::TryScript(trial));
+        Box::pin(async {
+            match written.await? {
+                WriteOutcome::Tried(tried) => Ok(tried),
+                other => Err(other.into_mismatch()),
+            }
+        })
+    }
 
     /// See [`crate::Worker::call`].
     fn call(

@@ -50,3 +50,4 @@ pub mod too_long;
 pub mod upload;
 pub mod watermark;
 pub mod window;
+pub mod write_task;
