@@ -77,7 +77,7 @@ pub(super) async fn compile<T: ChangeTracking>(
         return Err(wrong(
             &place,
             "needs a consolidated database that has roles",
-            "remove act_as, or use PostgreSQL: SQLite has no roles",
+            format!("remove act_as, or use PostgreSQL: {} has no roles", T::dialect().title()),
         ));
     };
     let sql = roles.role_sql(match act_as {

@@ -4,6 +4,7 @@
 //! Each figure has a ceiling, which is today's. A change that makes a figure smaller lowers its ceiling.
 
 mod circles;
+mod databases;
 mod names;
 mod statements;
 mod tree;
@@ -39,6 +40,9 @@ const SQL_OF_THE_ENGINE: &[(&str, usize)] = &[
     ("scripts::trying", 8),
 ];
 
+/// The names in the engine in which a database is named: remotes have SQLite.
+const DATABASES_OF_THE_ENGINE: &[&str] = &["default_of_sqlite", "is_of_sqlite", "sqlite_type"];
+
 /// Where the engine's statements stand: a database spells them by its dialect.
 const DIALECT_SQL: &str = "sql";
 
@@ -50,6 +54,7 @@ fn strangers_find_their_way_through_the_tree() {
     findings.extend(find_names_of_several_types(&all));
     findings.extend(find_participles(&all));
     findings.extend(find_sql_of_the_engine(&all));
+    findings.extend(find_databases_of_the_engine(&all));
     assert!(findings.is_empty(), "{}", findings.join("\n"));
 }
 
@@ -119,4 +124,16 @@ fn find_sql_of_the_engine(all: &[Crate]) -> Vec<String> {
         })
     };
     places.into_iter().filter_map(finding).collect()
+}
+
+/// The engine does the same whatever database it is: differences are the dialect's to tell.
+fn find_databases_of_the_engine(all: &[Crate]) -> Vec<String> {
+    let centre = all.iter().find(|it| it.name == "centre");
+    let found = databases::find(centre.expect("the engine's crate"), &["engine"]);
+    let finding = |(place, mut names): (tree::ModulePath, Vec<String>)| {
+        names.retain(|it| !DATABASES_OF_THE_ENGINE.contains(&&**it));
+        let place = place.join("::");
+        (!names.is_empty()).then(|| format!("{place} names a database: {}", names.join(", ")))
+    };
+    found.into_iter().filter_map(finding).collect()
 }
