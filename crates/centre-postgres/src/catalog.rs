@@ -467,11 +467,7 @@ fn column(row: &Row, domains: &Domains, names: &HashMap<u32, BaseType>) -> (Colu
     let base_type = names.get(&base);
     let kind = PostgresType::from_oid(base);
     let (identity, generated): (String, String) = (row.get(7), row.get(8));
-    let scale = (kind == PostgresType::Numeric && modifier >= 4).then(|| {
-        // numeric.c, numeric_typmod_scale: eleven bits with a sign.
-        let scale = (((modifier - 4) & 0x7ff) ^ 0x400) - 0x400;
-        scale.max(0) as u16
-    });
+    let scale = kind.scale(modifier).map(|it| it.max(0) as u16);
     let limit = match kind {
         PostgresType::Text | PostgresType::Bpchar if modifier >= 4 => Some(modifier - 4),
         PostgresType::Time | PostgresType::Timestamp | PostgresType::TimestampTz

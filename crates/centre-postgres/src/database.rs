@@ -2,7 +2,6 @@
 
 use std::sync::{Arc, PoisonError};
 
-use super::calls::PostgresCalls;
 use super::connection::PostgresConnection;
 use super::download::DatabaseSnapshot;
 use super::interrupt::PostgresInterrupter;
@@ -83,8 +82,8 @@ impl WorkerConnection for PostgresWorkerConnection {
     ) -> CentreResult<'_, Vec<CallOutcome>> {
         Box::pin(async move {
             self.connection.enter_calls().await?;
-            let mut running = PostgresCalls::new(&mut self.connection);
-            let result = engine::procedure::call(&mut running, &calls, now_ms).await;
+            let work = engine::call::order::run_calls(&mut self.connection, &calls, now_ms);
+            let result = work.await;
             self.connection.interruption().drain().await;
             self.connection.leave(result).await
         })

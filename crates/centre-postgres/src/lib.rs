@@ -5,6 +5,7 @@
 //! concern; here are the connections that they share.
 
 mod acting;
+mod arguments;
 mod array;
 mod caller;
 mod calls;
@@ -39,6 +40,7 @@ mod scope;
 mod scope_sources;
 mod script_times;
 mod state;
+mod statement_check;
 mod system_statement;
 mod tls;
 mod tracked;

@@ -19,8 +19,8 @@ use super::state::{self, ADVISORY_LOCK, PLACE};
 use super::tracked::{self, IncompleteLog};
 use super::triggers::LogSpec;
 use super::{
-    FINGERPRINTS, PostgresCentre, VERSION, calls, existing_triggers, grants, members, numbers,
-    rights, scope, scope_sources, script_times, waits, watermark,
+    FINGERPRINTS, PostgresCentre, VERSION, existing_triggers, grants, members, numbers, rights,
+    safe_time, scope, scope_sources, script_times, statement_check, waits, watermark,
 };
 use crate::deploy_lock::{begin_alone, everything};
 use crate::driver_error::statement_failed;
@@ -121,11 +121,11 @@ impl ChangeTracking for PostgresCentre {
         procedure: &CallableProcedure,
         statement: &Script,
     ) -> Result<StatementCheck, CentreError> {
-        calls::check(connection, named, procedure, statement).await
+        statement_check::check_call(connection, named, procedure, statement).await
     }
 
     async fn check_safe_time(connection: &mut PostgresConnection) -> Result<(), CentreError> {
-        calls::check_safe_time(connection).await
+        safe_time::check_safe_time(connection).await
     }
 
     fn rows_sql(table: &PublishedTable, columns: &[SetColumn], first: usize) -> String {

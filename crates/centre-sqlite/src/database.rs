@@ -3,7 +3,7 @@
 
 use std::sync::{Arc, PoisonError};
 
-use super::calls::{SqliteCalls, SqliteInterrupter};
+use super::calls::SqliteInterrupter;
 use super::connection::SqliteConnection;
 use super::download::FileSnapshot;
 use super::file::{DatabaseFile, OpenFile};
@@ -76,8 +76,7 @@ impl WorkerConnection for SqliteWorkerConnection {
         now_ms: i64,
     ) -> CentreResult<'_, Vec<CallOutcome>> {
         Box::pin(self.thread.run(move |connection| {
-            let mut running = SqliteCalls::new(connection);
-            at_once(engine::procedure::call(&mut running, &calls, now_ms))
+            at_once(engine::call::order::run_calls(connection, &calls, now_ms))
         }))
     }
 

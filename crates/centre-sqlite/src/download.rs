@@ -13,7 +13,7 @@ use super::publication::{
 };
 use super::served::Served;
 use super::watermark::{self, LogPosition, LogPositions as Logs, Marker};
-use super::{calls, failure, scope, state, values};
+use super::{arguments, failure, scope, state, values};
 use tidewater_centre::SyncContext;
 use tidewater_centre::download::{DownloadJob, DownloadSubscription};
 use tidewater_centre::engine::connection::{StatementResult, SystemStatement};
@@ -339,7 +339,7 @@ impl DownloadSnapshot for FileSnapshot<'_> {
             let reading = failure("running a download script");
             let sql = &statement.script.sql;
             let mut prepared = self.connection.prepare_cached(sql).map_err(reading)?;
-            let natives = calls::of_script(statement, values);
+            let natives = arguments::of_script(statement, values);
             let mut rows = prepared.query(params_from_iter(natives)).map_err(reading)?;
             while let Some(row) = rows.next().map_err(reading)? {
                 take(&self::values(row, 0, &statement.yields).map_err(reading)?)?;

@@ -10,6 +10,8 @@
 //! `PRAGMA writable_schema`; rows whose primary key holds NULL are not synced; keys
 //! and partition values must be written in canonical form (see [`types`]).
 
+mod arguments;
+mod caller;
 mod calls;
 mod catalog;
 mod connection;
@@ -31,6 +33,7 @@ mod scope;
 mod scope_sources;
 mod served;
 mod state;
+mod statement_check;
 mod tracking;
 mod triggers;
 mod upstream;

@@ -18,12 +18,13 @@ use tidewater_protocol::{Datum, Op, Value};
 
 use self::refusal::RowError;
 use self::script::EndingScripts;
+use super::caller::{forget_caller, say_caller};
 use super::connection::SqliteConnection;
 use super::publication::{Publication, PublishedTable, SqliteTables};
 use super::row::{Incoming, RowFate, TableWriter, savepoint};
 use super::served::Served;
 use super::{deferred_violations, failure, scope, upstream};
-use tidewater_centre::engine::connection::{DatabaseConnection as _, SystemStatement, system_sql};
+use tidewater_centre::engine::connection::{DatabaseConnection as _, SystemStatement};
 use tidewater_centre::engine::scope::ScopePurpose;
 use tidewater_centre::engine::upload::incoming_rows::RowRef;
 use tidewater_centre::engine::upload::refusal_reason::{FailedRow, RefusalReason};
@@ -219,9 +220,8 @@ impl<'c> UploadWriter for UploadRows<'c> {
         if self.has_ended {
             return Err(ended());
         }
-        let forget = system_sql!("DELETE FROM tidewater.uploading");
         self.connection
-            .run_one("committing uploads", forget)
+            .run_one("committing uploads", forget_caller())
             .await?;
         self.run("committing uploads", "COMMIT")
     }
@@ -260,14 +260,8 @@ impl<'c> UploadWriter for UploadRows<'c> {
         }
         // Nobody looks who uploads if there are several.
         if let ([upload], [Some(_)]) = (uploads, &admitted[..]) {
-            let who = [
-                system_sql!("DELETE FROM tidewater.uploading"),
-                system_sql!(
-                    "INSERT INTO tidewater.uploading (username, remote_id) VALUES (?1, ?2)",
-                    upload.context.user,
-                    upload.context.remote_id.to_string(),
-                ),
-            ];
+            let context = &upload.context;
+            let who = say_caller(&context.user, &context.remote_id.to_string());
             self.connection.flight("saying who uploads", &who).await?;
         }
         Ok(admitted)
@@ -275,9 +269,11 @@ impl<'c> UploadWriter for UploadRows<'c> {
 
     async fn lock_tables(&mut self, publication: &Publication, _: &[Incoming<'_>]) -> Result<()> {
         self.publication = Some(self.served.publication(&publication.schema.name)?);
-        let nobody = system_sql!("DELETE FROM tidewater.uploading");
         let saying = "saying who uploads";
-        self.connection.run_one(saying, nobody).await.map(drop)
+        self.connection
+            .run_one(saying, forget_caller())
+            .await
+            .map(drop)
     }
 
     fn is_shared(&self, table: &Incoming<'_>) -> bool {

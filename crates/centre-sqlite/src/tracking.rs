@@ -12,8 +12,9 @@ use super::publication::{Publication, PublishedTable, SqliteTables, published_ta
 use super::recorded_log::RecordedLog;
 use super::rows::script;
 use super::served::schema_version;
+use super::statement_check::check_statement;
 use super::watermark::LogPositions;
-use super::{SqliteCentre, calls, failure, numbers, prune, quote, scope, scope_sources, state};
+use super::{SqliteCentre, failure, numbers, prune, quote, scope, scope_sources, state};
 use tidewater_centre::deploy_report::DeployStep;
 use tidewater_centre::engine::callable_procedure::{CallableProcedure, StatementCheck};
 use tidewater_centre::engine::catalog::TableInfo;
@@ -112,7 +113,7 @@ impl ChangeTracking for SqliteCentre {
         _: &CallableProcedure,
         statement: &Script,
     ) -> Result<StatementCheck, CentreError> {
-        calls::check(connection, named, statement, 0)
+        check_statement(connection, named, statement, 0)
     }
 
     fn rows_sql(_: &PublishedTable, columns: &[SetColumn], first: usize) -> String {
@@ -127,7 +128,7 @@ impl ChangeTracking for SqliteCentre {
     ) -> Result<CheckedScript, CentreError> {
         let rows = usize::from(!set.is_empty());
         Ok(CheckedScript {
-            columns: calls::check(connection, named, script, rows)?.columns,
+            columns: check_statement(connection, named, script, rows)?.columns,
             ..CheckedScript::default()
         })
     }

@@ -19,7 +19,7 @@ use crate::publication::{PublishedTable, TableRule, key_outputs};
 use crate::quote::literal;
 use crate::scope::{partition_arrays, partition_types};
 use crate::values::PostgresType;
-use crate::{calls, script_times};
+use crate::{arguments, script_times};
 use tidewater_centre::engine::download::{KeyOrder, RuleRows, TakeKey, TakeRow, WindowBound};
 use tidewater_centre::engine::exact::unpack;
 use tidewater_centre::engine::publication::RowRule;
@@ -223,7 +223,7 @@ impl Reader<'_> {
         take: TakeRow<'_>,
     ) -> Result<(), CentreError> {
         let prepared = script_times::prepare(connection, &statement.script).await?;
-        let arguments = calls::of_script(statement, values, &prepared);
+        let arguments = arguments::of_script(statement, values, &prepared);
         let error = |error| self.failed("running a download script", error);
         let client = connection.client();
         let rows = self.enter(client, client.query_raw(&prepared, arguments));

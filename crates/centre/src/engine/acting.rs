@@ -77,7 +77,10 @@ pub(super) async fn compile<T: ChangeTracking>(
         return Err(wrong(
             &place,
             "needs a consolidated database that has roles",
-            format!("remove act_as, or use PostgreSQL: {} has no roles", T::dialect().title()),
+            format!(
+                "remove act_as, or use PostgreSQL: {} has no roles",
+                T::dialect().title()
+            ),
         ));
     };
     let sql = roles.role_sql(match act_as {
