@@ -9,6 +9,7 @@
 #![allow(missing_docs)]
 
 pub mod fixture;
+pub mod golden;
 pub mod procedures;
 pub mod rejecting;
 pub mod remote;

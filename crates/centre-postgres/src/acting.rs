@@ -11,7 +11,7 @@ use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{Client, Error, Statement};
 
 use super::connection::PostgresConnection;
-use super::publication::{Publication, PublishedTable};
+use super::publication::{PostgresTables, Publication, PublishedTable};
 use super::quote::{ident, literal};
 use crate::driver_error::statement_failed;
 use tidewater_centre::SyncContext;
@@ -240,7 +240,7 @@ fn found(rows: &[tokio_postgres::Row]) -> Vec<DatabaseRole> {
 /// The roles of PostgreSQL.
 pub(super) struct PostgresRoles;
 
-impl RoleAdapter<PostgresConnection, PublishedTable> for PostgresRoles {
+impl RoleAdapter<PostgresConnection, PostgresTables> for PostgresRoles {
     fn role_sql(&self, role: RoleSource<'_>) -> String {
         role_sql(role)
     }
@@ -304,7 +304,7 @@ async fn check_role(
         let rows = rows.map_err(statement_failed("looking for a role"))?;
         only(&found(&rows)).map_err(|unfit| wrong(named, &unfit.message, unfit.hint))?;
     }
-    let oids: Vec<u32> = tables.iter().map(|table| table.oid).collect();
+    let oids: Vec<u32> = tables.iter().map(|table| table.details.oid).collect();
     let hidden = client
         .query_opt(&format!("{HIDDEN} LIMIT 1"), &[&oids])
         .await;

@@ -16,8 +16,9 @@ use crate::column::PgColumn;
 use crate::driver_error::statement_failed;
 use crate::partition_members::{Members, PARTITIONS};
 use tidewater_centre::engine::catalog::{
-    ColumnInfo, ForeignKeyInfo, RowNumbering, TableInfo, checks, default_of, is_null,
+    CatalogReader, ColumnInfo, ForeignKeyInfo, RowNumbering, TableInfo, checks, default_of, is_null,
 };
+use tidewater_centre::engine::sql::column::SqlTable;
 use tidewater_centre::error::CentreError;
 
 /// Everything about user tables, as of one moment.
@@ -139,9 +140,21 @@ WHERE t.tgrelid = ANY($1)
   AND (NOT t.tgisinternal OR t.tgparentid <> 0 AND t.tgconstraint = 0)
 ORDER BY t.tgrelid, t.tgname";
 
-impl tidewater_centre::engine::catalog::CatalogReader for PostgresCatalog {
+impl CatalogReader for PostgresCatalog {
+    type Column = PgColumn;
+
     fn tables(&self) -> &[TableInfo] {
         &self.infos
+    }
+
+    fn sql_table(&self, index: usize) -> SqlTable<'_, PgColumn> {
+        let table = &self.tables[index];
+        SqlTable {
+            sql_name: &table.sql_name,
+            title: &table.title,
+            columns: &table.columns,
+            key: &table.key,
+        }
     }
 }
 
@@ -454,11 +467,7 @@ fn column(row: &Row, domains: &Domains, names: &HashMap<u32, BaseType>) -> (Colu
     let base_type = names.get(&base);
     let kind = PostgresType::from_oid(base);
     let (identity, generated): (String, String) = (row.get(7), row.get(8));
-    let scale = (kind == PostgresType::Numeric && modifier >= 4).then(|| {
-        // numeric.c, numeric_typmod_scale: eleven bits with a sign.
-        let scale = (((modifier - 4) & 0x7ff) ^ 0x400) - 0x400;
-        scale.max(0) as u16
-    });
+    let scale = kind.scale(modifier).map(|it| it.max(0) as u16);
     let limit = match kind {
         PostgresType::Text | PostgresType::Bpchar if modifier >= 4 => Some(modifier - 4),
         PostgresType::Time | PostgresType::Timestamp | PostgresType::TimestampTz
@@ -525,7 +534,6 @@ fn column(row: &Row, domains: &Domains, names: &HashMap<u32, BaseType>) -> (Colu
         generated: is_generated,
         identity_always: identity == "a",
         default: default.filter(|_| !is_generated),
-        is_filled: false,
         collation: row.get(9),
     };
     (info, column)

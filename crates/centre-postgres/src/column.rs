@@ -1,6 +1,7 @@
 //! A column, as SQL needs it.
 
 use crate::values::PostgresType;
+use tidewater_centre::engine::sql::column::SqlColumn;
 
 /// A column, as SQL needs it.
 #[derive(Clone, Debug)]
@@ -27,18 +28,42 @@ pub(super) struct PgColumn {
     pub(super) identity_always: bool,
     /// The expression of its default.
     pub(super) default: Option<String>,
-    /// The centre gives it a value where a remote leaves it NULL.
-    pub(super) is_filled: bool,
 }
 
-impl PgColumn {
-    /// The column as a result in binary form: of the type as which it is decoded, even if
-    /// its owner has given it another one meanwhile.
-    pub(super) fn output(&self, prefix: &str) -> String {
+impl SqlColumn for PgColumn {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn sql_name(&self) -> &str {
+        &self.sql
+    }
+
+    fn default_sql(&self) -> Option<&str> {
+        self.default.as_deref()
+    }
+
+    fn is_generated(&self) -> bool {
+        self.generated
+    }
+
+    fn is_settable(&self) -> bool {
+        !self.identity_always
+    }
+
+    fn typed_parameter(&self, parameter: &str) -> Option<String> {
+        Some(format!("({parameter}::{})", self.cast_name))
+    }
+
+    /// In binary form: of the type as which it is decoded, even if its owner has given it another
+    /// one meanwhile.
+    fn output(&self, prefix: &str) -> String {
         let (_, decoded) = self.kind.parameter();
         format!("{prefix}{}::{decoded}", self.sql)
     }
+}
 
+impl PgColumn {
     /// A parameter's value as one of the column.
     pub(super) fn input(&self, value: &str) -> String {
         match self.kind {

@@ -22,6 +22,7 @@ use super::{entry, url};
 use crate::driver_error::statement_failed;
 use crate::prepared_procedure::PreparedProcedure;
 use tidewater_centre::engine::database::Job;
+use tidewater_centre::engine::sql::statement_shape::StatementIdentity;
 use tidewater_centre::error::CentreError;
 
 /// The longest that one statement of a sync may take; reading a whole partition for
@@ -183,6 +184,8 @@ impl WarningCount {
 pub(crate) struct PostgresConnection {
     client: Client,
     statements: HashMap<String, Statement>,
+    /// Those of them that are on the server's own tables, found without spelling them.
+    pub(super) system_statements: HashMap<StatementIdentity, Statement>,
     /// The process that serves it.
     backend: i32,
     warnings: WarningCount,
@@ -244,6 +247,7 @@ impl PostgresConnection {
             procedures: HashMap::new(),
             interruption,
             statements: HashMap::new(),
+            system_statements: HashMap::new(),
             out_of_step: AtomicBool::new(false),
             unfinished: false,
         })
@@ -412,6 +416,7 @@ impl PostgresConnection {
         }
         if self.statements.len() >= MAX_STATEMENTS {
             self.statements.clear();
+            self.system_statements.clear();
         }
         let statement = self
             .client
@@ -425,6 +430,7 @@ impl PostgresConnection {
     /// Forgets all prepared statements, because what they refer to has changed.
     pub(super) fn forget_statements(&mut self) {
         self.statements.clear();
+        self.system_statements.clear();
         self.procedures.clear();
     }
 }

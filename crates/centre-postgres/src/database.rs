@@ -2,11 +2,10 @@
 
 use std::sync::{Arc, PoisonError};
 
-use super::calls::PostgresCalls;
 use super::connection::PostgresConnection;
 use super::download::DatabaseSnapshot;
 use super::interrupt::PostgresInterrupter;
-use super::publication::{Publication, PublishedTable};
+use super::publication::{PostgresTables, Publication};
 use super::rows::UploadRows;
 use super::waits::watched;
 use super::{PostgresCentre, PostgresShared, Served, download, fill_random, tracked};
@@ -14,13 +13,9 @@ use tidewater_centre::download::{DownloadJob, Downloaded, RunningDownloads};
 use tidewater_centre::engine::database::{Database, Job, WorkerConnection};
 use tidewater_centre::engine::download::SnapshotReading;
 use tidewater_centre::engine::follow::CommittedChanges;
+use tidewater_centre::engine::write_task::{WriteOutcome, WriteTask};
 use tidewater_centre::error::{CentreError, CentreResult};
-use tidewater_centre::trying::{ScriptTrial, TriedScript};
-use tidewater_centre::upload::{SyncUpload, UploadOutcome};
-use tidewater_centre::{
-    CallInterrupt, CallOutcome, ConflictChoice, ProcedureCall, RefusedChoice, ScriptRun,
-    SettleOutcome, engine,
-};
+use tidewater_centre::{CallInterrupt, CallOutcome, ProcedureCall, engine};
 
 /// A connection that runs syncs.
 pub(crate) struct PostgresWorkerConnection {
@@ -39,7 +34,7 @@ impl PostgresWorkerConnection {
 
 impl WorkerConnection for PostgresWorkerConnection {
     type Connection = PostgresConnection;
-    type Table = PublishedTable;
+    type Tables = PostgresTables;
 
     fn served(&self) -> Arc<Served> {
         let served = self.shared.served.read();
@@ -68,61 +63,13 @@ impl WorkerConnection for PostgresWorkerConnection {
         fill_random(bytes)
     }
 
-    fn apply(&mut self, uploads: Vec<SyncUpload>) -> CentreResult<'_, Vec<UploadOutcome>> {
-        let now_ms = uploads.first().map_or(0, |upload| upload.context.now_ms);
+    fn write(&mut self, task: WriteTask) -> CentreResult<'_, WriteOutcome> {
+        let now_ms = task.now_ms();
         Box::pin(async move {
             self.enter(now_ms).await?;
             let backend = self.connection.backend();
             let mut rows = UploadRows::new(&mut self.connection, &self.shared, now_ms);
-            let work = engine::upload::apply(&mut rows, &uploads);
-            let result = watched(&self.shared, backend, now_ms, work).await;
-            self.connection.leave(result).await
-        })
-    }
-
-    fn settle_conflict(&mut self, choice: ConflictChoice) -> CentreResult<'_, SettleOutcome> {
-        let now_ms = choice.now_ms;
-        Box::pin(async move {
-            self.enter(now_ms).await?;
-            let backend = self.connection.backend();
-            let mut rows = UploadRows::new(&mut self.connection, &self.shared, now_ms);
-            let work = engine::upload::settle_conflict(&mut rows, &choice);
-            let result = watched(&self.shared, backend, now_ms, work).await;
-            self.connection.leave(result).await
-        })
-    }
-
-    fn settle_refused(&mut self, choice: RefusedChoice) -> CentreResult<'_, SettleOutcome> {
-        let now_ms = choice.now_ms;
-        Box::pin(async move {
-            self.enter(now_ms).await?;
-            let backend = self.connection.backend();
-            let mut rows = UploadRows::new(&mut self.connection, &self.shared, now_ms);
-            let work = engine::upload::settle_refused(&mut rows, &choice);
-            let result = watched(&self.shared, backend, now_ms, work).await;
-            self.connection.leave(result).await
-        })
-    }
-
-    fn run_scripts(&mut self, asked: ScriptRun) -> CentreResult<'_, ()> {
-        let now_ms = asked.context.now_ms;
-        Box::pin(async move {
-            self.enter(now_ms).await?;
-            let backend = self.connection.backend();
-            let mut rows = UploadRows::new(&mut self.connection, &self.shared, now_ms);
-            let work = engine::scripts::run(&mut rows, &asked);
-            let result = watched(&self.shared, backend, now_ms, work).await;
-            self.connection.leave(result).await
-        })
-    }
-
-    fn try_script(&mut self, trial: ScriptTrial) -> CentreResult<'_, TriedScript> {
-        let now_ms = trial.context.now_ms;
-        Box::pin(async move {
-            self.enter(now_ms).await?;
-            let backend = self.connection.backend();
-            let mut rows = UploadRows::new(&mut self.connection, &self.shared, now_ms);
-            let work = engine::scripts::try_script(&mut rows, &trial);
+            let work = task.run(&mut rows);
             let result = watched(&self.shared, backend, now_ms, work).await;
             self.connection.leave(result).await
         })
@@ -135,8 +82,8 @@ impl WorkerConnection for PostgresWorkerConnection {
     ) -> CentreResult<'_, Vec<CallOutcome>> {
         Box::pin(async move {
             self.connection.enter_calls().await?;
-            let mut running = PostgresCalls::new(&mut self.connection);
-            let result = engine::procedure::call(&mut running, &calls, now_ms).await;
+            let work = engine::call::order::run_calls(&mut self.connection, &calls, now_ms);
+            let result = work.await;
             self.connection.interruption().drain().await;
             self.connection.leave(result).await
         })

@@ -177,7 +177,7 @@ impl DownloadSnapshot for DatabaseSnapshot<'_> {
     }
 
     fn row_estimate(&self, place: TablePlace) -> u64 {
-        self.table(place).row_estimate
+        self.table(place).details.row_estimate
     }
 
     fn may_weigh(&mut self, place: TablePlace, bytes: u64) -> CentreResult<'_, bool> {
@@ -207,7 +207,7 @@ impl DownloadSnapshot for DatabaseSnapshot<'_> {
 
     fn is_same_for_all(&mut self, place: TablePlace) -> CentreResult<'_, bool> {
         Box::pin(async move {
-            let oid = self.table(place).oid;
+            let oid = self.table(place).details.oid;
             let asked = self.connection.prepare(HAS_POLICIES, &[]).await?;
             let has_policies = self.connection.client().query_opt(&asked, &[&oid]).await;
             let has_policies =
@@ -319,7 +319,7 @@ async fn open_adopting(
         .iter()
         .flat_map(|it| &it.tables)
         .flat_map(|it| &it.rules);
-    let strange = rules.filter(|rule| strange.contains(&rule.log_id));
+    let strange = rules.filter(|rule| strange.contains(&(rule.log_id as i32)));
     let logs: Vec<&LogSpec> = strange.filter_map(|rule| rule.log.as_ref()).collect();
     let mut side = shared.pool.get().await?;
     if let Err(error) = members::adopt(&mut side, &logs).await {
@@ -452,7 +452,7 @@ async fn open(
                 place: held.as_ref().and_then(|it| it.presented.place(rule.id)),
                 is_traced: marked_ms.is_some()
                     && table.log.is_some()
-                    && !restarted.contains(&table.log_id),
+                    && !restarted.contains(&(table.log_id as i32)),
             });
         let rules = rules.collect();
         let (job, subscription) = subscriptions[number];
@@ -577,7 +577,7 @@ impl MembersQuestion {
         let tables = publications.iter().flat_map(|it| &it.tables);
         let logs = tables.flat_map(|it| &it.rules);
         let logs = logs.filter(|rule| rule.log.as_ref().is_some_and(|log| log.partitioned));
-        let logs: Vec<i32> = logs.map(|rule| rule.log_id).collect();
+        let logs: Vec<i32> = logs.map(|rule| rule.log_id as i32).collect();
         if logs.is_empty() {
             return Ok(None);
         }

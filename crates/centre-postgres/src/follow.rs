@@ -13,13 +13,13 @@ use super::Served;
 use super::connection::{DatabaseAddress, PostgresConnection};
 use super::decoder::RowDecoder;
 use super::publication::TableRule;
-use super::triggers::{LogSpec, log_column};
 use super::values::PostgresType;
 use super::watermark::snapshot;
 use crate::column::PgColumn;
 use crate::driver_error::statement_failed;
 use tidewater_centre::engine::follow::{CommittedChanges, LogChanges, logs};
 use tidewater_centre::engine::publication::RowRule;
+use tidewater_centre::engine::sql::published_table::log_column;
 use tidewater_centre::error::CentreError;
 use tidewater_centre::scope::Partitions;
 
@@ -179,7 +179,7 @@ async fn read(
 /// The query for the partitions of a log's new entries, each once; for one row if everybody gets
 /// the same.
 fn entries(rule: &TableRule) -> String {
-    let log = LogSpec::log_table(rule.log_id);
+    let log = rule.log_table();
     let conditions = [
         "version >= $1::text::xid8",
         "version = ANY ($2::text[]::xid8[])",

@@ -107,9 +107,9 @@ pub(super) async fn missing(
     }
     let mut found = Vec::new();
     for (role, tables) in asked {
-        let all: Vec<u32> = tables.iter().map(|table| table.oid).collect();
+        let all: Vec<u32> = tables.iter().map(|table| table.details.oid).collect();
         let written = tables.iter().filter(|table| table.direction.uploads());
-        let written: Vec<u32> = written.map(|table| table.oid).collect();
+        let written: Vec<u32> = written.map(|table| table.details.oid).collect();
         let client = connection.client();
         let rows = client.query(MISSING, &[&all, &written, &role]).await;
         for row in rows.map_err(statement_failed("reading the catalog"))? {

@@ -12,9 +12,8 @@ use super::catalog::PostgresCatalog;
 use super::connection::PostgresConnection;
 use super::decoder::RowDecoder;
 use super::download::held_rows;
-use super::publication::{Publication, PublishedTable};
+use super::publication::{PostgresTables, Publication, PublishedTable};
 use super::scope::ScopeQueries;
-use super::triggers::log_column;
 use super::values::PostgresType;
 use crate::caller::WHO;
 use crate::column::PgColumn;
@@ -25,6 +24,8 @@ use tidewater_centre::engine::inspect::{
     RowsDiffer,
 };
 use tidewater_centre::engine::scope::ScopePurpose;
+use tidewater_centre::engine::sql::column::SqlColumn as _;
+use tidewater_centre::engine::sql::published_table::log_column;
 use tidewater_centre::error::CentreError;
 use tidewater_centre::scope::Scope;
 
@@ -66,7 +67,7 @@ impl DatabaseInspection for PostgresCentre {
     async fn cells(
         connection: &mut PostgresConnection,
         catalog: &PostgresCatalog,
-        row: &KeyedRow<'_, PublishedTable>,
+        row: &KeyedRow<'_, PostgresTables>,
         cells: &[InspectedCell],
     ) -> Result<Option<Vec<Value>>> {
         let table = &row.publication.tables[row.table];
@@ -103,7 +104,7 @@ impl DatabaseInspection for PostgresCentre {
 
     async fn seen(
         connection: &mut PostgresConnection,
-        row: &KeyedRow<'_, PublishedTable>,
+        row: &KeyedRow<'_, PostgresTables>,
         context: &SyncContext,
     ) -> Result<Option<(String, bool)>> {
         let acting = acting(connection, row.publication, context).await?;
@@ -128,7 +129,7 @@ impl DatabaseInspection for PostgresCentre {
 
     async fn entries(
         connection: &mut PostgresConnection,
-        row: &KeyedRow<'_, PublishedTable>,
+        row: &KeyedRow<'_, PostgresTables>,
         rule: usize,
         until_ms: i64,
     ) -> Result<Vec<ChangeLogEntry>> {
@@ -152,7 +153,7 @@ impl DatabaseInspection for PostgresCentre {
             partition.collect::<String>(),
             asked_key(table, 2),
             of_rule.log_table(),
-            is_key(table, |at, _| format!("l.{}", of_rule.log_key[at]))
+            is_key(table, |at, _| format!("l.{}", of_rule.log_columns.key[at]))
         );
         let statement = connection.prepare(&sql, &[]).await?;
         let mut parameters: Vec<&(dyn ToSql + Sync)> = vec![&until_ms];
@@ -178,7 +179,7 @@ impl DatabaseInspection for PostgresCentre {
     async fn difference(
         connection: &mut PostgresConnection,
         context: &SyncContext,
-        sides: [Option<ConfigurationSide<'_, PublishedTable>>; 2],
+        sides: [Option<ConfigurationSide<'_, PostgresTables>>; 2],
         rows: usize,
     ) -> Result<Option<RowsDiffer>> {
         let mut roles = Vec::new();
@@ -311,7 +312,7 @@ fn outputs(table: &PublishedTable) -> String {
 }
 
 /// The query for the keys of the rows that a side has.
-fn side_keys(side: &ConfigurationSide<'_, PublishedTable>) -> Result<String> {
+fn side_keys(side: &ConfigurationSide<'_, PostgresTables>) -> Result<String> {
     let table = &side.publication.tables[side.table];
     let rules = &side.publication.rules[side.publication.rules_of(side.table)];
     let outputs = outputs(table);

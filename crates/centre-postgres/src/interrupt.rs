@@ -35,8 +35,8 @@ pub(super) struct Interruption {
 struct InterruptState {
     /// The calls that were sent and have not been answered. The first one runs.
     queue: VecDeque<Cancel>,
-    /// How many requests were made.
-    fired: u64,
+    /// Whether a request was made since calls began.
+    has_fired: bool,
     /// How many of them have not been taken yet.
     on_their_way: usize,
 }
@@ -57,9 +57,14 @@ impl Interruption {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// How many requests were made until now.
-    pub(super) fn fired(&self) -> u64 {
-        self.state().fired
+    /// Forgets the requests that were made until now.
+    pub(super) fn forget_fired(&self) {
+        self.state().has_fired = false;
+    }
+
+    /// Whether a request was made since that.
+    pub(super) fn has_fired(&self) -> bool {
+        self.state().has_fired
     }
 
     /// These calls are sent now, and are run in this order.
@@ -110,7 +115,7 @@ impl Interruption {
     /// Ends what runs. As long as that is a call which is not wanted, it is done again: a request
     /// that comes between two statements of it ends nothing.
     fn fire(self: &Arc<Self>, state: &mut InterruptState) {
-        state.fired += 1;
+        state.has_fired = true;
         state.on_their_way += 1;
         let meant = state.queue.front().cloned();
         let own = self.clone();
@@ -125,7 +130,7 @@ impl Interruption {
                 if !runs.is(meant) || !meant.is_set() {
                     return;
                 }
-                state.fired += 1;
+                state.has_fired = true;
                 state.on_their_way += 1;
             }
         });

@@ -5,6 +5,7 @@
 //! concern; here are the connections that they share.
 
 mod acting;
+mod arguments;
 mod array;
 mod caller;
 mod calls;
@@ -14,6 +15,7 @@ mod connection;
 mod database;
 mod decoder;
 mod deploy_lock;
+mod dialect;
 mod download;
 mod driver_error;
 mod entry;
@@ -38,6 +40,7 @@ mod scope;
 mod scope_sources;
 mod script_times;
 mod state;
+mod statement_check;
 mod system_statement;
 mod tls;
 mod tracked;
@@ -52,6 +55,7 @@ mod watermark;
 
 pub use translation::{SqlNames, SqliteTranslation, TranslatedTable, translate, without_casts};
 
+use crate::publication::PostgresTables;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
@@ -60,7 +64,7 @@ use ring::rand::{SecureRandom, SystemRandom};
 use self::connection::DatabaseAddress;
 use self::follow::Follower;
 use self::pool::Pool;
-use self::publication::{Publication, PublishedTable};
+use self::publication::Publication;
 use self::safe_time::SafeTimes;
 use self::triggers::LogSpec;
 use self::waits::SyncWaits;
@@ -159,7 +163,7 @@ pub async fn connect(url: &str) -> Result<Arc<dyn Centre>, CentreError> {
 }
 
 /// Publications as they are served.
-type Served = ServedPublications<PublishedTable>;
+type Served = ServedPublications<PostgresTables>;
 
 impl PostgresShared {
     fn served(&self) -> Arc<Served> {
@@ -177,7 +181,7 @@ impl PostgresShared {
         let served = self.served();
         served.publications.iter().find_map(|publication| {
             let mut rules = publication.tables.iter().flat_map(|it| &it.rules);
-            let rule = rules.find(|rule| rule.log.is_some() && rule.log_id == log_id)?;
+            let rule = rules.find(|rule| rule.log.is_some() && rule.log_id == i64::from(log_id))?;
             Some((publication.schema.name.clone(), rule.log.clone()?))
         })
     }

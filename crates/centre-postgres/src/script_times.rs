@@ -11,8 +11,8 @@ use tokio_postgres::types::Type;
 
 use tidewater_protocol::ColumnType;
 
-use super::calls::refused_by_database;
 use super::connection::PostgresConnection;
+use super::statement_check::refused_by_database;
 use crate::driver_error::statement_failed;
 use tidewater_centre::engine::script::{Script, ScriptParameter};
 use tidewater_centre::engine::scripts::{CheckedScript, parameter_type};

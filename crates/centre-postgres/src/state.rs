@@ -1,6 +1,8 @@
 //! The server's state in the schema `tidewater`: its tables and their format.
 
-use tidewater_centre::engine::state::STATE;
+use tidewater_centre::engine::state::create_tables;
+
+use super::dialect::PostgresDialect;
 
 /// The schema that holds everything of ours but the triggers.
 pub(super) const SCHEMA: &str = "tidewater";
@@ -21,11 +23,7 @@ pub(super) const PLACE: &str = place!();
 
 /// Makes the schema and its tables.
 pub(super) fn state() -> String {
-    let own = STATE
-        .replace("INTEGER", "bigint")
-        .replace("BLOB", "bytea")
-        .replace("TEXT", "text COLLATE \"C\"")
-        .replace("SERIAL", "bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY");
+    let own = create_tables(&PostgresDialect);
     format!("{SCHEMA_DDL}{own}{LOGS}")
 }
 

@@ -1,4 +1,4 @@
-//! The server's own tables: how their SQL is spelled and run here.
+//! How statements on the server's own tables are run here.
 
 use std::error::Error;
 use std::pin::Pin;
@@ -13,32 +13,14 @@ use tokio_postgres::{Client, Statement};
 use tidewater_protocol::Value;
 
 use super::connection::PostgresConnection;
+use super::dialect::PostgresDialect;
 use crate::driver_error::{centre_error, statement_failed};
 use tidewater_centre::engine::connection::{
-    self, Durability, ResultRow, StatementResult, SystemStatement, split_rows,
+    self, Durability, ResultRow, StatementResult, SystemStatement,
 };
+use tidewater_centre::engine::sql::sql_dialect::SqlDialect;
+use tidewater_centre::engine::sql::system_dialect::SystemDialect as _;
 use tidewater_centre::error::CentreError;
-
-/// Spells neutral SQL. Rows are arrays, one for each column.
-pub(super) fn spell(sql: &str) -> String {
-    let sql = sql.replace('?', "$");
-    let Some((before, types, behind)) = split_rows(&sql) else {
-        return sql;
-    };
-    let (mut arrays, mut names) = (Vec::new(), Vec::new());
-    for (kind, at) in types.zip(1..) {
-        let kind = match kind {
-            "INTEGER" => "bigint",
-            "BOOLEAN" => "boolean",
-            "BLOB" => "bytea",
-            _ => "text",
-        };
-        arrays.push(format!("${at}::{kind}[]"));
-        names.push(format!("c{at}"));
-    }
-    let (arrays, names) = (arrays.join(", "), names.join(", "));
-    format!("{before}unnest({arrays}) WITH ORDINALITY AS v({names}, n){behind}")
-}
 
 /// A parameter, encoded as the type that PostgreSQL gave it.
 #[derive(Debug)]
@@ -102,14 +84,15 @@ async fn run(
     statement: &Statement,
     own: &SystemStatement,
 ) -> Result<StatementResult, tokio_postgres::Error> {
-    let rows = match split_rows(own.sql) {
+    // Rows are arrays, one for each column.
+    let rows = match own.sql.row_columns() {
         None => {
             let parameters = own.parameters.iter().map(EncodedParameter);
             client.query_raw(statement, parameters).await?
         }
-        Some((_, types, _)) => {
+        Some(columns) => {
             let column = |at: usize| own.rows.iter().map(move |row| EncodedParameter(&row[at]));
-            let arrays = (0..types.count()).map(|at| column(at).collect::<Vec<_>>());
+            let arrays = (0..columns).map(|at| column(at).collect::<Vec<_>>());
             client.query_raw(statement, arrays).await?
         }
     };
@@ -162,13 +145,22 @@ impl PostgresConnection {
     ) -> Result<Vec<Statement>, CentreError> {
         let mut prepared = Vec::with_capacity(statements.len());
         for own in statements {
-            prepared.push(self.prepare(&spell(own.sql), &[]).await?);
+            let identity = own.sql.identity();
+            if let Some(known) = self.system_statements.get(&identity) {
+                prepared.push(known.clone());
+                continue;
+            }
+            let statement = self.prepare(&PostgresDialect.spell(own.sql), &[]).await?;
+            self.system_statements.insert(identity, statement.clone());
+            prepared.push(statement);
         }
         Ok(prepared)
     }
 }
 
 impl connection::DatabaseConnection for PostgresConnection {
+    const DIALECT: &'static dyn SqlDialect = &PostgresDialect;
+
     async fn flight(
         &mut self,
         what: &'static str,
@@ -248,9 +240,5 @@ impl connection::DatabaseConnection for PostgresConnection {
     async fn rollback(&mut self) -> Result<(), CentreError> {
         let undone = self.client().batch_execute("ROLLBACK").await;
         undone.map_err(statement_failed("undoing a transaction"))
-    }
-
-    fn spell(sql: &str) -> String {
-        spell(sql)
     }
 }

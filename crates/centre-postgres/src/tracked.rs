@@ -120,7 +120,7 @@ fn remember_types(published: &[Publication]) -> String {
     let tables = published.iter().flat_map(|publication| &publication.tables);
     let columns = tables.flat_map(|table| {
         let names = table.columns.iter().filter_map(|it| literal(&it.name));
-        names.map(|name| format!("({}::oid, {name})", table.oid))
+        names.map(|name| format!("({}::oid, {name})", table.details.oid))
     });
     let columns = columns.collect::<Vec<_>>().join(", ");
     let remembered = match columns.is_empty() {

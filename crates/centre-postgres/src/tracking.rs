@@ -12,15 +12,15 @@ use tidewater_protocol::Table;
 use super::acting::PostgresRoles;
 use super::catalog::PostgresCatalog;
 use super::connection::PostgresConnection;
-use super::publication::{Publication, PublishedTable};
+use super::publication::{PostgresTables, Publication, PublishedTable, published_table, scope_sql};
 use super::quote::literal;
 use super::rows::script;
 use super::state::{self, ADVISORY_LOCK, PLACE};
 use super::tracked::{self, IncompleteLog};
 use super::triggers::LogSpec;
 use super::{
-    FINGERPRINTS, PostgresCentre, VERSION, calls, existing_triggers, grants, members, numbers,
-    rights, scope, scope_sources, script_times, waits, watermark,
+    FINGERPRINTS, PostgresCentre, VERSION, existing_triggers, grants, members, numbers, rights,
+    safe_time, scope, scope_sources, script_times, statement_check, waits, watermark,
 };
 use crate::deploy_lock::{begin_alone, everything};
 use crate::driver_error::statement_failed;
@@ -41,7 +41,7 @@ use tidewater_centre::engine::deployment_step::{
 };
 use tidewater_centre::engine::role_assumption::RoleAdapter;
 use tidewater_centre::engine::scope_query::ScopeQuery;
-use tidewater_centre::engine::script::{Script, SqlDialect};
+use tidewater_centre::engine::script::Script;
 use tidewater_centre::engine::scripts::{CheckedScript, SetColumn};
 use tidewater_centre::engine::state::own_tables;
 use tidewater_centre::error::CentreError;
@@ -54,10 +54,8 @@ impl ChangeTracking for PostgresCentre {
     type Connection = PostgresConnection;
 
     type Catalog = PostgresCatalog;
-    type Table = PublishedTable;
+    type Tables = PostgresTables;
     type Log = LogSpec;
-
-    const DIALECT: SqlDialect = SqlDialect::Postgres;
 
     const LOGS: &str = state::LOGS;
 
@@ -65,15 +63,6 @@ impl ChangeTracking for PostgresCentre {
         "changes made with session_replication_role = replica or by logical replication are only \
          seen by tables with tracking = \"row\"",
     );
-
-    fn parameter(number: usize) -> String {
-        format!("${number}")
-    }
-
-    fn typed_parameter(table: &PublishedTable, column: usize, number: usize) -> Option<String> {
-        let cast = &table.columns.get(column)?.cast_name;
-        Some(format!("(${number}::{cast})"))
-    }
 
     async fn catalog(connection: &mut PostgresConnection) -> Result<PostgresCatalog, CentreError> {
         PostgresCatalog::read(connection.client()).await
@@ -84,19 +73,11 @@ impl ChangeTracking for PostgresCentre {
         _: &Table,
         catalog: &PostgresCatalog,
     ) -> PublishedTable {
-        PublishedTable::from_compiled(published, catalog)
+        published_table(published, catalog)
     }
 
     fn scope_sql(inner: &str, table: &PublishedTable, which: WhichRule) -> String {
-        table.scope_sql(inner, which)
-    }
-
-    fn highest_sql(table: &PublishedTable, rule: usize, window: usize) -> String {
-        table.rules[rule].highest_sql(window)
-    }
-
-    fn title(table: &PublishedTable) -> &str {
-        &table.title
+        scope_sql(table, inner, which)
     }
 
     async fn take_numbers(
@@ -140,11 +121,11 @@ impl ChangeTracking for PostgresCentre {
         procedure: &CallableProcedure,
         statement: &Script,
     ) -> Result<StatementCheck, CentreError> {
-        calls::check(connection, named, procedure, statement).await
+        statement_check::check_call(connection, named, procedure, statement).await
     }
 
     async fn check_safe_time(connection: &mut PostgresConnection) -> Result<(), CentreError> {
-        calls::check_safe_time(connection).await
+        safe_time::check_safe_time(connection).await
     }
 
     fn rows_sql(table: &PublishedTable, columns: &[SetColumn], first: usize) -> String {
@@ -160,7 +141,7 @@ impl ChangeTracking for PostgresCentre {
         script_times::check_script(connection, named, script).await
     }
 
-    fn roles() -> Option<&'static dyn RoleAdapter<PostgresConnection, PublishedTable>> {
+    fn roles() -> Option<&'static dyn RoleAdapter<PostgresConnection, PostgresTables>> {
         Some(&PostgresRoles)
     }
 
@@ -296,12 +277,14 @@ impl ChangeTracking for PostgresCentre {
         publications: &mut [Publication],
     ) -> Result<(), CentreError> {
         let tables = publications.iter().flat_map(|it| &it.tables);
-        let oids: Vec<u32> = tables.map(|table| table.oid).collect();
+        let oids: Vec<u32> = tables.map(|table| table.details.oid).collect();
         let rows = connection.client().query(FINGERPRINTS, &[&oids]).await;
         let rows = rows.map_err(statement_failed("reading the catalog"))?;
         for table in publications.iter_mut().flat_map(|it| &mut it.tables) {
-            let row = rows.iter().find(|row| row.get::<_, u32>(0) == table.oid);
-            table.fingerprint = row.map(|row| row.get(1)).unwrap_or_default();
+            let row = rows
+                .iter()
+                .find(|row| row.get::<_, u32>(0) == table.details.oid);
+            table.details.fingerprint = row.map(|row| row.get(1)).unwrap_or_default();
         }
         grants::tell_missing(connection, publications).await
     }
@@ -310,7 +293,7 @@ impl ChangeTracking for PostgresCentre {
         connection: &mut PostgresConnection,
         tables: impl Iterator<Item = &'t PublishedTable> + Send,
     ) -> Result<String, CentreError> {
-        let oids: Vec<u32> = tables.map(|table| table.oid).collect();
+        let oids: Vec<u32> = tables.map(|table| table.details.oid).collect();
         let version = VERSION.replace("{fingerprints}", FINGERPRINTS);
         let statement = connection.prepare(&version, &[]).await?;
         let row = connection.client().query_one(&statement, &[&oids]).await;
@@ -438,7 +421,7 @@ impl ChangeTracking for PostgresCentre {
         let floor: String = floor.get(0)?;
         let client = connection.client();
         for log in &answers[4].rows {
-            let log = LogSpec::log_table(log.get::<i64>(0)? as i32);
+            let log = LogSpec::log_table(log.get(0)?);
             let delete = format!("DELETE FROM {log} WHERE version < $1::text::xid8");
             let count = client.execute(&delete, &[&floor]).await;
             *entries += count.map_err(statement_failed(what))?;
@@ -467,7 +450,7 @@ async fn compact(
     let columns = "SELECT pg_catalog.quote_ident(attname) FROM pg_catalog.pg_attribute
         WHERE attrelid = pg_catalog.to_regclass($1) AND attnum > 0 AND NOT attisdropped
           AND attname <> 'version' ORDER BY attnum";
-    let table = LogSpec::log_table(log);
+    let table = LogSpec::log_table(log.into());
     let columns = client.query(columns, &[&table]).await;
     let columns = columns.map_err(statement_failed(what))?;
     let columns: Vec<&str> = columns.iter().map(|row| row.get(0)).collect();
@@ -692,7 +675,8 @@ async fn found_tables(
 ) -> Result<Vec<&'static str>, CentreError> {
     rights::check_schema(client).await?;
     let sql = "SELECT to_regnamespace('tidewater') IS NOT NULL, \
-               ARRAY (SELECT own FROM unnest($1::text[]) AS own WHERE to_regclass(own) IS NOT NULL)";
+               ARRAY (SELECT own FROM unnest($1::text[]) AS own \
+               WHERE to_regclass('tidewater.' || own) IS NOT NULL)";
     let row = client.query_one(sql, &[&wanted]).await;
     let row = row.map_err(statement_failed("looking for the server's tables"))?;
     let names: Vec<&str> = row.get(1);

@@ -9,6 +9,7 @@ use super::state::SCHEMA;
 use crate::column::PgColumn;
 use tidewater_centre::engine::change_log::ChangeLog;
 use tidewater_centre::engine::compile::CompiledRule;
+use tidewater_centre::engine::sql::published_table::log_column;
 use tidewater_centre::publication::TrackingMode;
 
 /// What a change log has to be.
@@ -46,11 +47,6 @@ struct LogColumn {
     /// Whether that is one of the table which decides, at the end of a route.
     is_above: bool,
     definition: String,
-}
-
-/// The log's column that has the values of a tracked table's column.
-pub(super) fn log_column(position: usize) -> String {
-    format!("c{position}")
 }
 
 /// A trigger on a tracked table.
@@ -175,7 +171,7 @@ impl LogSpec {
     }
 
     /// The log table's name, quoted.
-    pub(super) fn log_table(id: i32) -> String {
+    pub(super) fn log_table(id: i64) -> String {
         qualified(SCHEMA, &format!("log_{id}"))
     }
 
@@ -185,7 +181,7 @@ impl LogSpec {
     }
 
     fn create_table(&self, id: i32) -> String {
-        let log = Self::log_table(id);
+        let log = Self::log_table(id.into());
         let mut sql = format!(
             "CREATE TABLE {log} (version xid8 NOT NULL DEFAULT pg_catalog.pg_current_xact_id()"
         );
@@ -293,7 +289,7 @@ impl LogSpec {
     /// The statement that appends what a query yields.
     pub(super) fn insert(&self, id: i32, what: &str) -> String {
         let names: Vec<String> = (0..self.columns.len()).map(log_column).collect();
-        let (log, names) = (Self::log_table(id), names.join(", "));
+        let (log, names) = (Self::log_table(id.into()), names.join(", "));
         format!("INSERT INTO {log} ({names}) {what};")
     }
 
@@ -356,7 +352,7 @@ impl LogSpec {
              DELETE FROM tidewater.tracked WHERE log_id = {id};\n\
              DELETE FROM tidewater.untracked WHERE log_id = {id};\n\
              DELETE FROM tidewater.change_log WHERE id = {id};\n",
-            Self::log_table(id)
+            Self::log_table(id.into())
         ));
         sql
     }

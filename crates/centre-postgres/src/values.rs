@@ -95,6 +95,13 @@ impl PostgresType {
         }
     }
 
+    /// The digits behind the point, by the type's modifier, if it has a fixed number of them.
+    pub(super) fn scale(self, modifier: i32) -> Option<i32> {
+        // numeric.c, numeric_typmod_scale: eleven bits with a sign.
+        let is_fixed = self == PostgresType::Numeric && modifier >= 4;
+        is_fixed.then(|| (((modifier - 4) & 0x7ff) ^ 0x400) - 0x400)
+    }
+
     /// The type as remotes see it; `scale` is that of a numeric column.
     pub(super) fn column_type(self, scale: Option<u16>) -> ColumnType {
         match self {

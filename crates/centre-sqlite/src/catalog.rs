@@ -1,6 +1,6 @@
 //! The application's tables as SQLite describes them.
 
-use tidewater_protocol::{ForeignKeyAction, index_sql};
+use tidewater_protocol::{ColumnType, ForeignKeyAction, index_sql};
 
 use super::connection::SqliteConnection;
 use super::upstream::BranchSubscription;
@@ -9,6 +9,7 @@ use tidewater_centre::engine::catalog::{
     self, CheckInfo, ColumnInfo, ForeignKeyInfo, RowNumbering, TableInfo, checks,
     default_of_sqlite, is_null,
 };
+use tidewater_centre::engine::sql::column::{SqlColumn, SqlTable};
 use tidewater_centre::error::CentreError;
 use tidewater_centre::records::KeylessRows;
 
@@ -23,16 +24,71 @@ pub(crate) struct SqliteCatalog {
 /// What of a table only SQLite has.
 #[derive(Debug, Default)]
 pub(super) struct SqliteTable {
+    /// Its name in SQL.
+    sql_name: String,
+    columns: Vec<SqliteColumn>,
     /// Everything by which a row can displace another; the primary key first.
     pub(super) uniques: Vec<UniqueKey>,
-    /// By column, what its default is declared as.
-    defaults: Vec<Option<String>>,
     /// Whether a statement on it may leave something behind when it fails, or end
     /// the transaction: triggers of the application, conflict clauses.
     pub(super) has_triggers: bool,
     pub(super) has_conflict_clauses: bool,
     /// The columns of the primary key that may be NULL, as in SQLite they may.
     pub(super) nullable_key: Vec<usize>,
+}
+
+/// A column, as SQL needs it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct SqliteColumn {
+    pub(super) name: String,
+    /// Its name in SQL.
+    pub(super) sql: String,
+    pub(super) column_type: ColumnType,
+    /// The type as it is declared.
+    pub(super) declared: String,
+    /// Whether its affinity is TEXT.
+    pub(super) is_kept_as_text: bool,
+    /// What its default is declared as.
+    default: Option<String>,
+}
+
+impl SqliteColumn {
+    fn new(column: &ColumnInfo, default: Option<String>) -> SqliteColumn {
+        SqliteColumn {
+            name: column.name.clone(),
+            sql: quote(&column.name),
+            // One that stands for no type is not published.
+            column_type: column.column_type.clone().unwrap_or(ColumnType::Text),
+            is_kept_as_text: values::is_kept_as_text(&column.type_name),
+            declared: column.type_name.clone(),
+            default,
+        }
+    }
+
+    /// Whether it has a value: text to the byte, whatever its collation, once by that, for its
+    /// index, and once to the byte. `column` is its name with the table's alias.
+    pub(super) fn equals(&self, column: &str, value: &str) -> String {
+        match self.column_type {
+            ColumnType::Text => {
+                format!("{column} = {value} AND {column} = {value} COLLATE BINARY")
+            }
+            _ => format!("{column} = {value}"),
+        }
+    }
+}
+
+impl SqlColumn for SqliteColumn {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn sql_name(&self) -> &str {
+        &self.sql
+    }
+
+    fn default_sql(&self) -> Option<&str> {
+        self.default.as_deref()
+    }
 }
 
 /// The primary key or a unique index.
@@ -54,8 +110,20 @@ pub(super) enum UniqueTerm {
 }
 
 impl catalog::CatalogReader for SqliteCatalog {
+    type Column = SqliteColumn;
+
     fn tables(&self) -> &[TableInfo] {
         &self.infos
+    }
+
+    fn sql_table(&self, index: usize) -> SqlTable<'_, SqliteColumn> {
+        let (info, table) = (&self.infos[index], &self.tables[index]);
+        SqlTable {
+            sql_name: &table.sql_name,
+            title: &info.title,
+            columns: &table.columns,
+            key: &info.key,
+        }
     }
 }
 
@@ -81,15 +149,9 @@ impl SqliteTable {
     /// is computed. BEFORE triggers see the NULL.
     pub(super) fn replaces_null(&self, info: &TableInfo, column: usize) -> Option<&str> {
         let is_nullable = info.columns[column].nullable;
-        let default = self.defaults[column].as_deref().filter(|_| !is_nullable);
+        let default = self.columns[column].default.as_deref();
+        let default = default.filter(|_| !is_nullable);
         default.filter(|sql| !sql.contains('('))
-    }
-}
-
-impl SqliteTable {
-    /// The default of a column, as it is declared.
-    pub(super) fn default_of(&self, column: usize) -> Option<&str> {
-        self.defaults[column].as_deref()
     }
 }
 
@@ -123,8 +185,12 @@ fn read(connection: &SqliteConnection) -> rusqlite::Result<SqliteCatalog> {
     let upstream = BranchSubscription::read(connection)?;
     let (mut infos, mut tables) = (Vec::new(), Vec::new());
     for (name, sql) in named {
-        let (mut info, table) = read_table(connection, name, &sql)?;
+        let (mut info, mut table, defaults) = read_table(connection, name, &sql)?;
         follow_headquarters(&mut info, &upstream);
+        let columns = info.columns.iter().zip(defaults);
+        table.columns = columns
+            .map(|(column, default)| SqliteColumn::new(column, default))
+            .collect();
         infos.push(info);
         tables.push(table);
     }
@@ -151,13 +217,14 @@ fn read_table(
     connection: &SqliteConnection,
     name: String,
     sql: &str,
-) -> rusqlite::Result<(TableInfo, SqliteTable)> {
+) -> rusqlite::Result<(TableInfo, SqliteTable, Vec<Option<String>>)> {
     let mut table = SqliteTable {
+        sql_name: quote(&name),
         has_triggers: has_triggers(connection, &name)?,
         has_conflict_clauses: sql.to_ascii_uppercase().contains("CONFLICT"),
         ..SqliteTable::default()
     };
-    let mut columns = Vec::new();
+    let (mut columns, mut defaults) = (Vec::new(), Vec::new());
     let mut key: Vec<(i64, usize)> = Vec::new();
     let mut statement = connection.prepare_cached(
         "SELECT name, type, \"notnull\", dflt_value, pk, hidden FROM pragma_table_xinfo(?1)
@@ -183,7 +250,7 @@ fn read_table(
             default.as_deref(),
             is_generated,
         ));
-        table.defaults.push(default);
+        defaults.push(default);
     }
     key.sort_unstable();
     let is_own = name.to_ascii_lowercase().starts_with("tidewater_");
@@ -220,7 +287,7 @@ fn read_table(
         .iter()
         .filter_map(UniqueKey::columns)
         .collect();
-    Ok((info, table))
+    Ok((info, table, defaults))
 }
 
 fn column(

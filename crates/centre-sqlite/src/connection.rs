@@ -1,16 +1,23 @@
-//! A connection to the file, and how the server's own tables are spelled and read on it.
+//! A connection to the file, and how statements on the server's own tables are run on it.
 
+use std::cell::RefCell;
+use std::collections::HashMap;
 use std::ops::{Deref, DerefMut};
+use std::rc::Rc;
 
 use rusqlite::params_from_iter;
 use rusqlite::types::{ToSqlOutput, ValueRef as Stored};
 
 use tidewater_protocol::Value;
 
+use super::dialect::SqliteDialect;
 use super::failure;
 use tidewater_centre::engine::connection::{
-    self, Durability, ResultRow, StatementResult, SystemStatement, split_rows,
+    self, Durability, ResultRow, StatementResult, SystemStatement,
 };
+use tidewater_centre::engine::sql::sql_dialect::SqlDialect;
+use tidewater_centre::engine::sql::statement_shape::{StatementIdentity, SystemSql};
+use tidewater_centre::engine::sql::system_dialect::SystemDialect as _;
 use tidewater_centre::error::CentreError;
 
 /// A connection to the file.
@@ -30,21 +37,16 @@ impl DerefMut for SqliteConnection {
     }
 }
 
-/// Tables of the server's own begin with this. A remote in the same file, which is then a branch's,
-/// has names that begin with `tidewater_` and none of these.
-pub(super) const PREFIX: &str = "tidewater_centre_";
+thread_local! {
+    /// The statements that this thread has run, as they are spelled.
+    static SPELLED: RefCell<HashMap<StatementIdentity, Rc<str>>> = RefCell::default();
+}
 
-/// Spells neutral SQL.
-pub(super) fn spell(sql: &str) -> String {
-    let sql = sql.replace("tidewater.", PREFIX);
-    let Some((before, types, behind)) = split_rows(&sql) else {
-        return sql;
-    };
-    let columns = types
-        .zip(2..)
-        .map(|(_, at)| format!(", ?{at} AS c{}", at - 1));
-    let columns: String = columns.collect();
-    format!("{before}(SELECT ?1 AS n{columns}) AS v{behind}")
+fn spell(sql: SystemSql) -> Rc<str> {
+    SPELLED.with_borrow_mut(|spelled| {
+        let known = spelled.entry(sql.identity());
+        Rc::clone(known.or_insert_with(|| SqliteDialect.spell(sql).into()))
+    })
 }
 
 /// A parameter.
@@ -79,7 +81,7 @@ pub(super) fn run(
 ) -> rusqlite::Result<StatementResult> {
     let mut statement = connection.prepare_cached(&spell(own.sql))?;
     if own.rows.is_empty() {
-        return match split_rows(own.sql) {
+        return match own.sql.row_columns() {
             None => run_once(connection, &mut statement, own.parameters.iter()),
             Some(_) => Ok(StatementResult::default()),
         };
@@ -124,6 +126,8 @@ fn run_once<'v>(
 }
 
 impl connection::DatabaseConnection for SqliteConnection {
+    const DIALECT: &'static dyn SqlDialect = &SqliteDialect;
+
     async fn flight(
         &mut self,
         what: &'static str,
@@ -185,9 +189,5 @@ impl connection::DatabaseConnection for SqliteConnection {
     async fn rollback(&mut self) -> Result<(), CentreError> {
         let undone = self.execute_batch("ROLLBACK");
         undone.map_err(failure("undoing a transaction"))
-    }
-
-    fn spell(sql: &str) -> String {
-        spell(sql)
     }
 }

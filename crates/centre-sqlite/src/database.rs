@@ -3,11 +3,11 @@
 
 use std::sync::{Arc, PoisonError};
 
-use super::calls::{SqliteCalls, SqliteInterrupter};
+use super::calls::SqliteInterrupter;
 use super::connection::SqliteConnection;
 use super::download::FileSnapshot;
 use super::file::{DatabaseFile, OpenFile};
-use super::publication::PublishedTable;
+use super::publication::SqliteTables;
 use super::rows::UploadRows;
 use super::served::refresh;
 use super::watermark::Marker;
@@ -17,13 +17,9 @@ use tidewater_centre::engine::database::{Database, Job, WorkerConnection};
 use tidewater_centre::engine::follow::CommittedChanges;
 use tidewater_centre::engine::served_publications::ServedPublications;
 use tidewater_centre::engine::thread::{ConnectionThread, ThreadOwner, at_once};
+use tidewater_centre::engine::write_task::{WriteOutcome, WriteTask};
 use tidewater_centre::error::{CentreError, CentreResult};
-use tidewater_centre::trying::{ScriptTrial, TriedScript};
-use tidewater_centre::upload::{SyncUpload, UploadOutcome};
-use tidewater_centre::{
-    CallInterrupt, CallOutcome, ConflictChoice, ProcedureCall, RefusedChoice, ScriptRun,
-    SettleOutcome, engine,
-};
+use tidewater_centre::{CallInterrupt, CallOutcome, ProcedureCall, engine};
 
 /// A connection that runs syncs.
 pub(crate) struct SqliteWorkerConnection {
@@ -35,9 +31,9 @@ pub(crate) struct SqliteWorkerConnection {
 
 impl WorkerConnection for SqliteWorkerConnection {
     type Connection = SqliteConnection;
-    type Table = PublishedTable;
+    type Tables = SqliteTables;
 
-    fn served(&self) -> Arc<ServedPublications<PublishedTable>> {
+    fn served(&self) -> Arc<ServedPublications<SqliteTables>> {
         let served = self.served.read().unwrap_or_else(PoisonError::into_inner);
         served.clone()
     }
@@ -66,48 +62,11 @@ impl WorkerConnection for SqliteWorkerConnection {
         self.file.environment().random(bytes)
     }
 
-    fn apply(&mut self, uploads: Vec<SyncUpload>) -> CentreResult<'_, Vec<UploadOutcome>> {
+    fn write(&mut self, task: WriteTask) -> CentreResult<'_, WriteOutcome> {
         let served = self.served.clone();
         Box::pin(self.thread.run(move |connection| {
             let served = refresh(connection, &served)?;
-            let mut rows = UploadRows::new(connection, &served);
-            at_once(engine::upload::apply(&mut rows, &uploads))
-        }))
-    }
-
-    fn settle_conflict(&mut self, choice: ConflictChoice) -> CentreResult<'_, SettleOutcome> {
-        let served = self.served.clone();
-        Box::pin(self.thread.run(move |connection| {
-            let served = refresh(connection, &served)?;
-            let mut rows = UploadRows::new(connection, &served);
-            at_once(engine::upload::settle_conflict(&mut rows, &choice))
-        }))
-    }
-
-    fn settle_refused(&mut self, choice: RefusedChoice) -> CentreResult<'_, SettleOutcome> {
-        let served = self.served.clone();
-        Box::pin(self.thread.run(move |connection| {
-            let served = refresh(connection, &served)?;
-            let mut rows = UploadRows::new(connection, &served);
-            at_once(engine::upload::settle_refused(&mut rows, &choice))
-        }))
-    }
-
-    fn run_scripts(&mut self, asked: ScriptRun) -> CentreResult<'_, ()> {
-        let served = self.served.clone();
-        Box::pin(self.thread.run(move |connection| {
-            let served = refresh(connection, &served)?;
-            let mut rows = UploadRows::new(connection, &served);
-            at_once(engine::scripts::run(&mut rows, &asked))
-        }))
-    }
-
-    fn try_script(&mut self, trial: ScriptTrial) -> CentreResult<'_, TriedScript> {
-        let served = self.served.clone();
-        Box::pin(self.thread.run(move |connection| {
-            let served = refresh(connection, &served)?;
-            let mut rows = UploadRows::new(connection, &served);
-            at_once(engine::scripts::try_script(&mut rows, &trial))
+            at_once(task.run(&mut UploadRows::new(connection, &served)))
         }))
     }
 
@@ -117,8 +76,7 @@ impl WorkerConnection for SqliteWorkerConnection {
         now_ms: i64,
     ) -> CentreResult<'_, Vec<CallOutcome>> {
         Box::pin(self.thread.run(move |connection| {
-            let mut running = SqliteCalls::new(connection);
-            at_once(engine::procedure::call(&mut running, &calls, now_ms))
+            at_once(engine::call::order::run_calls(connection, &calls, now_ms))
         }))
     }
 
@@ -173,17 +131,17 @@ impl Database for SqliteCentre {
         self.file.environment().random(bytes)
     }
 
-    fn serve(&self, loaded: ServedPublications<PublishedTable>) {
+    fn serve(&self, loaded: ServedPublications<SqliteTables>) {
         *self.served.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(loaded);
     }
 
-    fn served(&self) -> Arc<ServedPublications<PublishedTable>> {
+    fn served(&self) -> Arc<ServedPublications<SqliteTables>> {
         Arc::clone(&*self.served.read().unwrap_or_else(PoisonError::into_inner))
     }
 
     fn follow(
         &self,
-        served: Arc<ServedPublications<PublishedTable>>,
+        served: Arc<ServedPublications<SqliteTables>>,
         since: Option<Vec<u8>>,
     ) -> CentreResult<'_, CommittedChanges> {
         Box::pin(self.follower.follow(&self.file, served, since))

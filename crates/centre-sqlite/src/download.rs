@@ -7,11 +7,13 @@ use rusqlite::{Row, params_from_iter};
 use tidewater_protocol::{Code, ColumnType, Datum, Value, ValueRef};
 
 use super::connection::{SqliteConnection, run};
-use super::publication::{Publication, PublishedTable, TableRule};
-use super::recorded_log::RecordedLog;
+use super::publication::{
+    Publication, PublishedTable, TableRule, is_in_partition, is_in_window, key_outputs,
+    select_changes, select_rows,
+};
 use super::served::Served;
 use super::watermark::{self, LogPosition, LogPositions as Logs, Marker};
-use super::{calls, failure, quote, scope, state, values};
+use super::{arguments, failure, scope, state, values};
 use tidewater_centre::SyncContext;
 use tidewater_centre::download::{DownloadJob, DownloadSubscription};
 use tidewater_centre::engine::connection::{StatementResult, SystemStatement};
@@ -98,15 +100,13 @@ impl<'p> FileSnapshot<'p> {
         let tables = publication.tables.iter().flat_map(|it| &it.rules);
         for (index, (table, rule)) in tables.zip(&*publication.rules).enumerate() {
             let mut is_traced = false;
-            if let Some(log) = &table.log {
-                let position = state::log_position(self.connection, log.id)?;
-                if logs.iter().all(|it| it.log != log.id) {
-                    logs.push(LogPosition {
-                        log: log.id,
-                        position,
-                    });
+            if table.log.is_some() {
+                let log = table.log_id;
+                let position = state::log_position(self.connection, log)?;
+                if logs.iter().all(|it| it.log != log) {
+                    logs.push(LogPosition { log, position });
                 }
-                let known = known.logs.iter().find(|it| it.log == log.id);
+                let known = known.logs.iter().find(|it| it.log == log);
                 if let Some(known) = known
                     && known.position <= position
                     && self.goes_back_to(known)?
@@ -119,7 +119,7 @@ impl<'p> FileSnapshot<'p> {
                         .as_ref()
                         .is_some_and(|it| it.held(rule.id).is_some());
                     if is_held && known.position < position {
-                        news = news || self.has_news(table, log, now, known.position)?;
+                        news = news || self.has_news(table, now, known.position)?;
                     }
                 }
             }
@@ -151,24 +151,18 @@ impl<'p> FileSnapshot<'p> {
     }
 
     /// Whether the log has anything new for some partitions.
-    fn has_news(
-        &self,
-        table: &TableRule,
-        log: &RecordedLog,
-        partitions: &Partitions,
-        since: i64,
-    ) -> Result<bool> {
+    fn has_news(&self, table: &TableRule, partitions: &Partitions, since: i64) -> Result<bool> {
         let looking = failure("looking for changes");
-        let columns = log.partition_columns().into_iter().zip(2..);
+        let columns = table.log_columns.partition.iter().zip(2..);
         let columns = columns.map(|(column, at)| format!(" AND {column} = ?{at}"));
         let sql = format!(
             "SELECT 1 FROM {} WHERE id > ?1{}",
-            quote(&state::log_table(log.id)),
+            table.log_table(),
             columns.collect::<String>()
         );
         let mut statement = self.connection.prepare_cached(&sql).map_err(looking)?;
         let everyone = Partitions::from([Vec::new()]);
-        let partitions = match table.types.is_empty() {
+        let partitions = match table.columns.is_empty() {
             true => &everyone,
             false => partitions,
         };
@@ -198,9 +192,7 @@ impl<'p> FileSnapshot<'p> {
         let windows = &publication.rules[publication.rules_of(place.table)][part.rule].windows;
         let mut sql = begins.to_owned();
         let mut bounds = Vec::new();
-        if !rule.types.is_empty() {
-            sql.push_str(&rule.is_in_partition);
-        }
+        sql.push_str(&is_in_partition(rule));
         for bound in &part.bounds {
             let window = &windows[bound.window];
             let ends = [(Some(bound.from), false), (bound.to, true)];
@@ -209,18 +201,17 @@ impl<'p> FileSnapshot<'p> {
                     continue;
                 };
                 bounds.push(window_value(window, position, is_less));
-                let number = rule.types.len() + bounds.len();
-                sql.push_str(&rule.is_in_window(bound.window, is_less, number));
+                let number = rule.columns.len() + bounds.len();
+                sql.push_str(&is_in_window(rule, bound.window, is_less, number));
             }
         }
         if let Some(order) = &part.order {
-            let names = publication.schema.tables[place.table].key_columns();
-            let names = names.map(|it| format!("t.{}", quote(&it.name)));
-            let names = names.collect::<Vec<_>>().join(", ");
+            let names = key_outputs(self.table(place));
             if !order.after.is_empty() {
-                let first = rule.types.len() + bounds.len() + 1;
+                let first = rule.columns.len() + bounds.len() + 1;
                 bounds.extend(behind(publication, place.table, &order.after)?);
-                let numbers = (first..=rule.types.len() + bounds.len()).map(|it| format!("?{it}"));
+                let numbers =
+                    (first..=rule.columns.len() + bounds.len()).map(|it| format!("?{it}"));
                 let numbers = numbers.collect::<Vec<_>>().join(", ");
                 sql.push_str(&format!(" AND ({names}) > ({numbers})"));
             }
@@ -235,8 +226,9 @@ impl<'p> FileSnapshot<'p> {
         part: &RuleRows<'_>,
         take: impl FnMut(&[Datum<'_>]) -> Result<()>,
     ) -> Result<()> {
-        let select = &self.table(place).rules[part.rule].select;
-        self.each(place, part, (select, self.types(place)), take)
+        let table = self.table(place);
+        let select = select_rows(table, part.rule, &table.outputs());
+        self.each(place, part, (&select, self.types(place)), take)
     }
 
     /// Runs a query for each partition of a part: how it begins, and the types of what it yields.
@@ -249,7 +241,7 @@ impl<'p> FileSnapshot<'p> {
     ) -> Result<()> {
         let (sql, bounds) = self.of_part(place, part, begins)?;
         let rule = &self.table(place).rules[part.rule];
-        if rule.types.is_empty() {
+        if rule.columns.is_empty() {
             return query_rows(self.connection, &sql, bounds, types, take);
         }
         for partition in &part.partitions {
@@ -319,11 +311,14 @@ impl DownloadSnapshot for FileSnapshot<'_> {
         part: &'s RuleRows<'s>,
     ) -> CentreResult<'s, u64> {
         Box::pin(async move {
-            let Some(count) = &self.table(place).rules[part.rule].count_keyless else {
+            let table = self.table(place);
+            let Some(has_no_key) = &table.details.has_no_key else {
                 return Ok(0);
             };
+            let from = &table.rules[part.rule].from;
+            let count = format!("SELECT count(*) FROM {from} WHERE {has_no_key}");
             let mut found = 0;
-            self.each(place, part, (count, &[ColumnType::Integer]), |row| {
+            self.each(place, part, (&count, &[ColumnType::Integer]), |row| {
                 if let [Datum::Integer(rows)] = row {
                     found += rows.unsigned_abs();
                 }
@@ -344,7 +339,7 @@ impl DownloadSnapshot for FileSnapshot<'_> {
             let reading = failure("running a download script");
             let sql = &statement.script.sql;
             let mut prepared = self.connection.prepare_cached(sql).map_err(reading)?;
-            let natives = calls::of_script(statement, values);
+            let natives = arguments::of_script(statement, values);
             let mut rows = prepared.query(params_from_iter(natives)).map_err(reading)?;
             while let Some(row) = rows.next().map_err(reading)? {
                 take(&self::values(row, 0, &statement.yields).map_err(reading)?)?;
@@ -367,18 +362,18 @@ impl DownloadSnapshot for FileSnapshot<'_> {
             let schema = &publication.schema.tables[place.table];
             let since = &self.since[place.subscription][publication.rules_of(place.table)];
             for ((rule, asked), &since) in table.rules.iter().zip(asked).zip(since) {
-                let Some(log) = &rule.log else {
+                if rule.log.is_none() {
                     continue;
-                };
-                let mut sql = rule.select_changes.clone();
+                }
+                let mut sql = select_changes(table, rule);
                 let mut after = Vec::new();
                 if let Some(order) = order {
-                    let names = log.key_columns();
+                    let names = &rule.log_columns.key;
                     let names: Vec<String> = names.iter().map(|it| format!("l.{it}")).collect();
                     let names = names.join(", ");
                     if !order.after.is_empty() {
                         after = behind(publication, place.table, &order.after)?;
-                        let first = 2 + rule.types.len();
+                        let first = 2 + rule.columns.len();
                         let numbers = (first..first + after.len()).map(|it| format!("?{it}"));
                         let numbers = numbers.collect::<Vec<_>>().join(", ");
                         sql.push_str(&format!(" WHERE ({names}) > ({numbers})"));
@@ -395,7 +390,8 @@ impl DownloadSnapshot for FileSnapshot<'_> {
                         .query(params_from_iter(parameters))
                         .map_err(reading)?;
                     while let Some(row) = rows.next().map_err(reading)? {
-                        let key = self::values(row, 0, &table.key_types).map_err(reading)?;
+                        let key_types = &table.details.key_types;
+                        let key = self::values(row, 0, key_types).map_err(reading)?;
                         let now = self::values(row, key.len(), types).map_err(reading)?;
                         let exists = now[schema.key[0]] != Datum::Null;
                         take(&key, exists.then_some(&now[..]))?;
@@ -418,7 +414,7 @@ impl DownloadSnapshot for FileSnapshot<'_> {
             let (table, types) = (self.table(place), self.types(place));
             let mut statement = self
                 .connection
-                .prepare_cached(&table.read_key)
+                .prepare_cached(&table.details.read_key)
                 .map_err(reading)?;
             for key in keys {
                 let Some(parameters) = key_parameters(publication, place.table, key) else {
@@ -510,12 +506,10 @@ pub(super) fn key_parameters(
     index: usize,
     key: &[Datum<'_>],
 ) -> Option<Vec<Native>> {
-    let table = &publication.tables[index];
-    let columns = &publication.schema.tables[index].key;
+    let columns = publication.tables[index].key_columns();
     let mut parameters = Vec::with_capacity(key.len());
-    for (position, value) in key.iter().enumerate() {
-        let (_, as_text) = table.declared[columns[position]];
-        match values::bind(table.key_types[position], as_text, value) {
+    for (column, value) in columns.zip(key) {
+        match values::bind(column.column_type, column.is_kept_as_text, value) {
             Ok(Native::Null) | Err(_) => return None,
             Ok(native) => parameters.push(native),
         }
@@ -553,24 +547,18 @@ fn has_scripts(served: &Served, job: &DownloadJob) -> bool {
 
 /// A partition's values as parameters.
 pub(super) fn partition_values(rule: &TableRule, packed: &[u8]) -> Result<Vec<Native>> {
-    if rule.types.is_empty() {
+    if rule.columns.is_empty() {
         return Ok(Vec::new());
     }
-    let types: Vec<ColumnType> = rule
-        .types
-        .iter()
-        .map(|(column_type, _)| *column_type)
-        .collect();
+    let types: Vec<ColumnType> = rule.columns.iter().map(|it| it.column_type).collect();
     let values = unpack(packed, &types)?;
-    let values = values
-        .iter()
-        .zip(&rule.types)
-        .map(|(value, &(column_type, as_text))| {
-            values::bind(column_type, as_text, value).map_err(|why| CentreError::Configuration {
-                message: format!("the partition value {value:.40} {why}"),
-                hint: "correct the values query, or the data that it reads".into(),
-            })
-        });
+    let values = values.iter().zip(&rule.columns).map(|(value, column)| {
+        let bound = values::bind(column.column_type, column.is_kept_as_text, value);
+        bound.map_err(|why| CentreError::Configuration {
+            message: format!("the partition value {value:.40} {why}"),
+            hint: "correct the values query, or the data that it reads".into(),
+        })
+    });
     values.collect()
 }
 

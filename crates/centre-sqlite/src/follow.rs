@@ -13,12 +13,13 @@ use tidewater_protocol::Datum;
 use super::connection::SqliteConnection;
 use super::download::values as read_values;
 use super::file::{DatabaseFile, OpenFile};
-use super::publication::PublishedTable;
+use super::publication::{PublishedTable, SqliteTables};
 use super::served::Served;
 use super::watermark::{LogPosition, LogPositions};
 use super::{failure, quote, state, values};
 use tidewater_centre::engine::follow::{CommittedChanges, LogChanges, logs};
 use tidewater_centre::engine::publication::RowRule;
+use tidewater_centre::engine::sql::published_table::log_column;
 use tidewater_centre::engine::thread::ConnectionThread;
 use tidewater_centre::error::CentreError;
 use tidewater_centre::scope::Partitions;
@@ -132,7 +133,7 @@ fn read(
     };
     let is_of_scopes = |it: &&LogPosition| it.log == SCOPES;
     changes.scopes = known.logs.iter().find(is_of_scopes) != now.logs.iter().find(is_of_scopes);
-    for (id, rule, table, _) in logs::<PublishedTable>(served) {
+    for (id, rule, table, _) in logs::<SqliteTables>(served) {
         let of = |positions: &LogPositions| {
             let found = positions.logs.iter().find(|it| it.log == id);
             found.map(|it| it.position)
@@ -163,7 +164,7 @@ fn partitions(
     if rule.types.is_empty() {
         return Ok(partitions);
     }
-    let columns = (0..rule.types.len()).map(|index| format!("p{index}"));
+    let columns = (0..rule.types.len()).map(log_column);
     let sql = format!(
         "SELECT DISTINCT {} FROM {} WHERE id > ?1",
         columns.collect::<Vec<_>>().join(", "),

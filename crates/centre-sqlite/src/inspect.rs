@@ -9,15 +9,19 @@ use tidewater_protocol::{ColumnType, Datum, Value};
 use super::catalog::SqliteCatalog;
 use super::connection::SqliteConnection;
 use super::download::{key_parameters, partition_values, values as read_values, window_value};
-use super::publication::{Publication, PublishedTable, alias, equals};
+use super::publication::{
+    Publication, SqliteTables, is_in_partition, is_in_window, key_outputs, select_rows,
+    window_column,
+};
 use super::watermark::LogPositions;
-use super::{SqliteCentre, failure, quote, scope, state, values};
+use super::{SqliteCentre, failure, quote, scope, values};
 use tidewater_centre::SyncContext;
 use tidewater_centre::engine::inspect::{
     ChangeLogEntry, ConfigurationSide, DatabaseInspection, ENTRIES_TOLD, InspectedCell, KeyedRow,
     RowsDiffer,
 };
 use tidewater_centre::engine::scope::ScopePurpose;
+use tidewater_centre::engine::sql::published_table::rule_alias;
 use tidewater_centre::engine::window::Window;
 use tidewater_centre::error::CentreError;
 use tidewater_centre::scope::Scope;
@@ -40,7 +44,7 @@ impl DatabaseInspection for SqliteCentre {
     async fn cells(
         connection: &mut SqliteConnection,
         catalog: &SqliteCatalog,
-        row: &KeyedRow<'_, PublishedTable>,
+        row: &KeyedRow<'_, SqliteTables>,
         cells: &[InspectedCell],
     ) -> Result<Option<Vec<Value>>> {
         let reading = failure("reading a row");
@@ -50,7 +54,7 @@ impl DatabaseInspection for SqliteCentre {
         };
         let columns = cells.iter().map(|cell| {
             let name = &catalog.infos[cell.table].columns[cell.column].name;
-            format!("{}.{}", alias(cell.rule, cell.level), quote(name))
+            format!("{}.{}", rule_alias(cell.rule, cell.level), quote(name))
         });
         let types = cells.iter().map(|cell| {
             let column = &catalog.infos[cell.table].columns[cell.column];
@@ -61,7 +65,7 @@ impl DatabaseInspection for SqliteCentre {
             "SELECT {} FROM {} WHERE {}",
             columns.collect::<Vec<_>>().join(", "),
             table.from,
-            table.by_key
+            table.details.by_key
         );
         let mut statement = connection.prepare(&sql).map_err(reading)?;
         let mut rows = statement.query(params_from_iter(key)).map_err(reading)?;
@@ -74,30 +78,37 @@ impl DatabaseInspection for SqliteCentre {
 
     async fn entries(
         connection: &mut SqliteConnection,
-        row: &KeyedRow<'_, PublishedTable>,
+        row: &KeyedRow<'_, SqliteTables>,
         rule: usize,
         until_ms: i64,
     ) -> Result<Vec<ChangeLogEntry>> {
         let reading = failure("reading a change log");
         let table = &row.publication.tables[row.table];
         let of_rule = &table.rules[rule];
-        let (Some(log), Some(key)) = (
+        let (Some(_), Some(key)) = (
             &of_rule.log,
             key_parameters(row.publication, row.table, row.key),
         ) else {
             return Ok(Vec::new());
         };
-        let marks = marks(connection, log.id)?;
-        let columns = std::iter::once("id".to_owned()).chain(log.partition_columns());
-        let keys = log.key_columns().into_iter().zip(&table.key_types).zip(1..);
-        let keys = keys.map(|((name, &it), number)| equals(&name, it, &format!("?{number}")));
+        let marks = marks(connection, of_rule.log_id)?;
+        let id = "id".to_owned();
+        let columns = std::iter::once(&id).chain(&of_rule.log_columns.partition);
+        let columns: Vec<&str> = columns.map(String::as_str).collect();
+        let keys = of_rule
+            .log_columns
+            .key
+            .iter()
+            .zip(table.key_columns())
+            .zip(1..);
+        let keys = keys.map(|((name, column), number)| column.equals(name, &format!("?{number}")));
         let sql = format!(
             "SELECT {} FROM {} WHERE {} ORDER BY id DESC LIMIT {ENTRIES_TOLD}",
-            columns.collect::<Vec<_>>().join(", "),
-            quote(&state::log_table(log.id)),
+            columns.join(", "),
+            of_rule.log_table(),
             keys.collect::<Vec<_>>().join(" AND ")
         );
-        let types: Vec<ColumnType> = of_rule.types.iter().map(|it| it.0).collect();
+        let types: Vec<ColumnType> = of_rule.columns.iter().map(|it| it.column_type).collect();
         let mut statement = connection.prepare(&sql).map_err(reading)?;
         let mut rows = statement.query(params_from_iter(key)).map_err(reading)?;
         let mut entries = Vec::new();
@@ -121,12 +132,12 @@ impl DatabaseInspection for SqliteCentre {
     async fn difference(
         connection: &mut SqliteConnection,
         _: &SyncContext,
-        sides: [Option<ConfigurationSide<'_, PublishedTable>>; 2],
+        sides: [Option<ConfigurationSide<'_, SqliteTables>>; 2],
         rows: usize,
     ) -> Result<Option<RowsDiffer>> {
         let mut key_types = Vec::new();
         for side in sides.iter().flatten() {
-            key_types.clone_from(&side.publication.tables[side.table].key_types);
+            key_types.clone_from(&side.publication.tables[side.table].details.key_types);
         }
         let counting = failure("counting the rows of a side");
         for (name, side) in SIDES.iter().zip(&sides) {
@@ -189,30 +200,30 @@ fn marks(connection: &SqliteConnection, log: i64) -> Result<Vec<LogMark>> {
 fn fill(
     connection: &SqliteConnection,
     name: &str,
-    side: &ConfigurationSide<'_, PublishedTable>,
+    side: &ConfigurationSide<'_, SqliteTables>,
 ) -> Result<()> {
     let filling = failure("counting the rows of a side");
     let table = &side.publication.tables[side.table];
     let rules = &side.publication.rules[side.publication.rules_of(side.table)];
-    for ((of_table, rule), scope) in table.rules.iter().zip(rules).zip(side.scope) {
-        let mut sql = format!("INSERT OR IGNORE INTO {name} {}", of_table.select_keys);
+    let of_rules = table.rules.iter().enumerate();
+    for (((number, of_table), rule), scope) in of_rules.zip(rules).zip(side.scope) {
+        let keys = select_rows(table, number, &key_outputs(table));
+        let mut sql = format!("INSERT OR IGNORE INTO {name} {keys}");
+        sql.push_str(&is_in_partition(of_table));
         let mut bounds = Vec::new();
-        if !of_table.types.is_empty() {
-            sql.push_str(&of_table.is_in_partition);
-        }
         for (window, &low) in scope.lows.iter().enumerate() {
             let of_window = &rule.windows[window];
-            let column = of_table.window_column(window);
+            let column = window_column(of_table, window);
             sql.push_str(&format!(" AND {}", is_position(of_window, &column)));
             if low > i64::MIN {
                 bounds.push(window_value(of_window, low, false));
-                let number = of_table.types.len() + bounds.len();
-                sql.push_str(&of_table.is_in_window(window, false, number));
+                let number = of_table.columns.len() + bounds.len();
+                sql.push_str(&is_in_window(of_table, window, false, number));
                 sql.push_str(&is_behind(of_window, &column, low));
             }
         }
         let mut statement = connection.prepare(&sql).map_err(filling)?;
-        if of_table.types.is_empty() {
+        if of_table.columns.is_empty() {
             statement
                 .execute(params_from_iter(&bounds))
                 .map_err(filling)?;

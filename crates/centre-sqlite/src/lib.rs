@@ -10,10 +10,13 @@
 //! `PRAGMA writable_schema`; rows whose primary key holds NULL are not synced; keys
 //! and partition values must be written in canonical form (see [`types`]).
 
+mod arguments;
+mod caller;
 mod calls;
 mod catalog;
 mod connection;
 mod database;
+mod dialect;
 mod download;
 mod environment;
 mod file;
@@ -23,7 +26,6 @@ mod numbers;
 mod prune;
 mod publication;
 mod recorded_log;
-mod route;
 mod route_triggers;
 mod row;
 mod rows;
@@ -31,6 +33,7 @@ mod scope;
 mod scope_sources;
 mod served;
 mod state;
+mod statement_check;
 mod tracking;
 mod triggers;
 mod upstream;

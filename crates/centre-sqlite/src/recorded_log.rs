@@ -1,25 +1,30 @@
 //! A change log and what it records: its columns, the values of its entries, and the rows that an
 //! INSERT or UPDATE displaces.
 
-use super::catalog::{SqliteCatalog, SqliteTable, UniqueKey, UniqueTerm};
-use super::route::Route;
+use super::catalog::{SqliteCatalog, SqliteColumn, SqliteTable, UniqueKey, UniqueTerm};
 use super::{quote, state};
-use tidewater_centre::engine::catalog::TableInfo;
+use tidewater_centre::engine::catalog::{CatalogReader as _, TableInfo};
 use tidewater_centre::engine::change_log::ChangeLog;
+use tidewater_centre::engine::compile::CompiledTable;
+use tidewater_centre::engine::sql::published_table::LogColumns;
+use tidewater_centre::engine::sql::route::Route;
 
 /// A change log and what it records.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct RecordedLog {
     pub(super) id: i64,
+    /// The tracked table.
     pub(super) table: String,
-    /// The way to the table that decides.
-    pub(super) route: Route,
-    /// The names of that one's partition columns.
+    /// The route to the table that decides.
+    pub(super) route: Route<SqliteColumn>,
+    /// That one's partition columns, in SQL.
     pub(super) partition: Vec<String>,
-    /// The names of the key's columns.
+    /// The key's columns, in SQL.
     pub(super) key: Vec<String>,
+    /// The columns of the log.
+    columns: LogColumns,
     /// What tells the log from others of the table, for people.
-    pub(super) by: Vec<String>,
+    by: Vec<String>,
 }
 
 /// A table that a unique constraint is of.
@@ -52,24 +57,41 @@ impl ChangeLog for RecordedLog {
 }
 
 impl RecordedLog {
-    /// The names of the log's own partition columns.
-    pub(super) fn partition_columns(&self) -> Vec<String> {
-        (0..self.partition.len())
-            .map(|index| format!("p{index}"))
-            .collect()
+    /// The log that a rule of a table needs.
+    pub(super) fn for_rule(
+        published: &CompiledTable<'_>,
+        rule: usize,
+        catalog: &SqliteCatalog,
+    ) -> RecordedLog {
+        let rule = &published.rules[rule];
+        let table = catalog.sql_table(published.table);
+        let root = catalog.sql_table(rule.root(published.table));
+        let route = Route::from_rule(published.table, rule, catalog);
+        let names = rule.columns.iter().map(|&it| root.columns[it].name.clone());
+        RecordedLog {
+            id: 0,
+            table: table.title.to_owned(),
+            key: table.sql_names(table.key),
+            columns: LogColumns::new(rule, table.key),
+            by: route.names().into_iter().chain(names).collect(),
+            partition: root.sql_names(&rule.columns),
+            route,
+        }
     }
 
-    /// The names of the log's own key columns.
-    pub(super) fn key_columns(&self) -> Vec<String> {
-        (0..self.key.len())
-            .map(|index| format!("k{index}"))
-            .collect()
+    /// The same under a number.
+    pub(super) fn with_id(&self, id: i64) -> RecordedLog {
+        RecordedLog { id, ..self.clone() }
     }
 
+    /// The names of the log's own columns that have the partition's values.
+    pub(super) fn partition_columns(&self) -> &[String] {
+        &self.columns.partition
+    }
+
+    /// The names of all columns of an entry.
     pub(super) fn entry_columns(&self) -> Vec<String> {
-        let mut columns = self.partition_columns();
-        columns.extend(self.key_columns());
-        columns
+        self.columns.all()
     }
 
     pub(super) fn insert_into(&self) -> String {
@@ -79,12 +101,10 @@ impl RecordedLog {
 
     /// The values of an entry: of what decides, and of the tracked table's row.
     pub(super) fn entry_values(&self, above: &str, own: &str) -> String {
-        let above = self
-            .partition
-            .iter()
-            .map(|it| format!("{above}.{}", quote(it)));
-        let own = self.key.iter().map(|it| format!("{own}.{}", quote(it)));
-        above.chain(own).collect::<Vec<_>>().join(", ")
+        let above = self.partition.iter().map(|it| format!("{above}.{it}"));
+        let key = self.columns.key_alone();
+        let key = key.map(|(place, _)| format!("{own}.{}", self.key[place]));
+        above.chain(key).collect::<Vec<_>>().join(", ")
     }
 
     /// Conditions for the rows of a table that NEW displaces, by each unique constraint.
@@ -136,12 +156,15 @@ fn displaced_by(of: ConstrainedTable<'_>, unique: &UniqueKey) -> String {
     conditions.join(" AND ")
 }
 
-/// Whether one of the columns differs between two rows, to the byte.
-pub(super) fn differs(left: &str, right: &str, columns: &[String]) -> String {
-    let columns = columns.iter().map(|column| {
-        let column = quote(column);
-        format!("{left}.{column} IS NOT {right}.{column} COLLATE BINARY")
-    });
+/// Whether one of the columns, given by their names in SQL, differs between two rows, to the byte.
+pub(super) fn differs<'n>(
+    left: &str,
+    right: &str,
+    columns: impl IntoIterator<Item = &'n String>,
+) -> String {
+    let columns = columns
+        .into_iter()
+        .map(|column| format!("{left}.{column} IS NOT {right}.{column} COLLATE BINARY"));
     columns.collect::<Vec<_>>().join(" OR ")
 }
 

@@ -7,84 +7,79 @@
 use super::catalog::SqliteCatalog;
 use super::quote;
 use super::recorded_log::{RecordedLog, SchemaObject, differs, those};
-use super::route::{Route, at, equal};
+use tidewater_centre::engine::sql::route::{alias_at, equal_columns};
 
-impl Route {
+impl RecordedLog {
     /// The statement's rest for the entries of a row of the tracked table: `OLD` or `NEW`.
-    pub(super) fn entry(&self, log: &RecordedLog, row: &str) -> String {
-        let step = &self.steps[0];
-        let first = at(1);
+    pub(super) fn entry_by_route(&self, row: &str) -> String {
+        let steps = &self.route.steps;
+        let (step, first) = (&steps[0], alias_at(1));
         format!(
             "SELECT {} FROM {} {first}{} WHERE {}",
-            log.entry_values(&at(self.steps.len()), row),
-            quote(&step.table),
-            self.joins("JOIN", 1, &first, ""),
-            equal(&first, &step.parent_columns, row, &step.columns),
+            self.entry_values(&alias_at(steps.len()), row),
+            step.table,
+            self.route.joins("JOIN", 1, &first, ""),
+            equal_columns(&first, &step.parent_columns, row, &step.columns),
         )
     }
 
     /// The same for everything below a row of the table at a level: below who refers to `key`, under
     /// the values of `row`. `from` has these, if they are rows of a table.
-    fn below(
-        &self,
-        log: &RecordedLog,
-        level: usize,
-        (key, row): (&str, &str),
-        from: Option<&str>,
-    ) -> String {
+    fn below(&self, level: usize, (key, row): (&str, &str), from: Option<&str>) -> String {
+        let steps = &self.route.steps;
         let mut tables = Vec::new();
         let mut conditions = Vec::new();
         for lower in 0..level {
             let table = match lower {
-                0 => &log.table,
-                lower => &self.steps[lower - 1].table,
+                0 => quote(&self.table),
+                lower => steps[lower - 1].table.clone(),
             };
-            tables.push(format!("{} {}", quote(table), at(lower)));
-            let step = &self.steps[lower];
+            tables.push(format!("{table} {}", alias_at(lower)));
+            let step = &steps[lower];
             let above = match lower + 1 == level {
                 true => key.to_owned(),
-                false => at(lower + 1),
+                false => alias_at(lower + 1),
             };
             // The collation is that of the column that is referred to.
-            conditions.push(equal(
+            conditions.push(equal_columns(
                 &above,
                 &step.parent_columns,
-                &at(lower),
+                &alias_at(lower),
                 &step.columns,
             ));
         }
         tables.extend(from.map(str::to_owned));
         let mut root = row.to_owned();
-        for upper in level..self.steps.len() {
-            let (step, alias) = (&self.steps[upper], at(upper + 1));
-            tables.push(format!("{} {alias}", quote(&step.table)));
-            conditions.push(equal(&alias, &step.parent_columns, &root, &step.columns));
+        for (upper, step) in steps.iter().enumerate().skip(level) {
+            let alias = alias_at(upper + 1);
+            tables.push(format!("{} {alias}", step.table));
+            conditions.push(equal_columns(
+                &alias,
+                &step.parent_columns,
+                &root,
+                &step.columns,
+            ));
             root = alias;
         }
         format!(
             "SELECT {} FROM {} WHERE {}",
-            log.entry_values(&root, &at(0)),
+            self.entry_values(&root, &alias_at(0)),
             tables.join(", "),
             conditions.join(" AND "),
         )
     }
 
     /// The triggers on the tables along the way.
-    pub(super) fn triggers(
-        &self,
-        log: &RecordedLog,
-        catalog: &SqliteCatalog,
-        name: &str,
-    ) -> Vec<SchemaObject> {
+    pub(super) fn route_triggers(&self, catalog: &SqliteCatalog, name: &str) -> Vec<SchemaObject> {
         let mut triggers = Vec::new();
-        for (index, step) in self.steps.iter().enumerate() {
+        for (index, step) in self.route.steps.iter().enumerate() {
             let level = index + 1;
-            let on = quote(&step.table);
+            let on = &step.table;
             let mut add = |suffix: &str, event: &str, bodies: Vec<String>| {
                 let name = format!("{name}_above_{level}_{suffix}");
                 let bodies = bodies
                     .into_iter()
-                    .map(|it| format!("{} {it}; ", log.insert_into()));
+                    .map(|it| format!("{} {it}; ", self.insert_into()));
                 let sql = format!(
                     "CREATE TRIGGER {} {event} BEGIN {}END",
                     quote(&name),
@@ -92,7 +87,7 @@ impl Route {
                 );
                 triggers.push(SchemaObject { name, sql });
             };
-            let below = |key: &str, row: &str| self.below(log, level, (key, row), None);
+            let below = |key: &str, row: &str| self.below(level, (key, row), None);
             let deleted = format!("BEFORE DELETE ON {on} FOR EACH ROW");
             add("gone", &deleted, vec![below("OLD", "OLD")]);
             let inserted = format!("AFTER INSERT ON {on} FOR EACH ROW");
@@ -100,7 +95,7 @@ impl Route {
             // Not "UPDATE OF": setting the rowid names no column.
             let moved = format!(
                 "AFTER UPDATE ON {on} FOR EACH ROW WHEN {}",
-                differs("OLD", "NEW", &step.watched)
+                differs("OLD", "NEW", step.watched.iter().map(|it| &it.sql))
             );
             let renamed = differs("OLD", "NEW", &step.parent_columns);
             let crossed = |key, row| format!("{} AND ({renamed})", below(key, row));
@@ -111,18 +106,18 @@ impl Route {
                 crossed("NEW", "OLD"),
             ];
             add("moved", &moved, bodies);
-            let displaced: Vec<String> = log
-                .displaced(catalog, &step.table)
+            let displaced: Vec<String> = self
+                .displaced(catalog, &step.title)
                 .into_iter()
                 .map(|condition| {
-                    let from = those(&on, &condition);
-                    self.below(log, level, (&on, &on), Some(&from))
+                    let from = those(on, &condition);
+                    self.below(level, (on, on), Some(&from))
                 })
                 .collect();
             if !displaced.is_empty() {
                 let insert = format!("BEFORE INSERT ON {on} FOR EACH ROW");
                 add("displaces", &insert, displaced.clone());
-                let not_itself = differs("OLD", &on, &step.parent_columns);
+                let not_itself = differs("OLD", on, &step.parent_columns);
                 let others = displaced
                     .iter()
                     .map(|it| format!("{it} AND ({not_itself})"));

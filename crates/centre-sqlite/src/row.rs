@@ -8,16 +8,16 @@ use rusqlite::types::Value as Native;
 use tidewater_protocol::{Code, ColumnType, Datum, Op, Table, UnpackedRow};
 
 use super::connection::SqliteConnection;
-use super::publication::{Publication, PublishedTable};
+use super::publication::{Publication, SqliteTables};
 use super::rows::refusal::{self, RowError};
-use super::{deferred_violations, download, failure, values};
+use super::{deferred_violations, download, failure, publication, values};
 use tidewater_centre::engine::upload::incoming_rows;
 use tidewater_centre::engine::upload::refusal_reason::RefusalReason;
 use tidewater_centre::engine::upload::upload_writer::{CentralRow, MetRow, RowImage};
 use tidewater_centre::error::CentreError;
 
 /// The uploaded rows of a table.
-pub(super) type Incoming<'u> = incoming_rows::IncomingTable<'u, PublishedTable>;
+pub(super) type Incoming<'u> = incoming_rows::IncomingTable<'u, SqliteTables>;
 
 /// What became of a row.
 #[derive(Debug)]
@@ -60,9 +60,8 @@ impl<'a> TableWriter<'a> {
         table: &'a Incoming<'a>,
         immediate: bool,
     ) -> TableWriter<'a> {
-        let schema = &publication.schema.tables[table.index];
         TableWriter {
-            insert: table.table.insert(schema, &table.written),
+            insert: publication::insert(table.table, &table.written),
             connection,
             publication,
             table,
@@ -77,7 +76,7 @@ impl<'a> TableWriter<'a> {
     /// Writes a row, so that nothing is left behind if it fails. An error is nothing that this row
     /// is to blame for.
     pub(super) fn write(&mut self, row: &UnpackedRow<'_>) -> Result<RowFate, RowError> {
-        let is_guarded = self.immediate || self.table.table.guarded;
+        let is_guarded = self.immediate || self.table.table.details.guarded;
         if is_guarded {
             self.savepoint("SAVEPOINT tidewater_row")?;
         }
@@ -203,7 +202,7 @@ impl<'a> TableWriter<'a> {
         let reading = failure("reading the centre's row");
         let mut statement = self
             .connection
-            .prepare_cached(&self.table.table.read_key)
+            .prepare_cached(&self.table.table.details.read_key)
             .map_err(reading)?;
         let mut rows = statement.query(params_from_iter(key)).map_err(reading)?;
         let Some(row) = rows.next().map_err(reading)? else {
@@ -228,11 +227,12 @@ impl<'a> TableWriter<'a> {
 
     /// Notes whether all of a row will be in the centre as it is uploaded.
     fn note_exactness(&mut self, new: &[Datum<'_>]) {
-        let declared = &self.table.table.declared;
+        let columns = &self.table.table.columns;
         let mut values = self.table.map.arrange(new).into_iter().enumerate();
         let types = self.types();
         self.is_exact &= values.all(|(column, value)| {
-            value.is_some_and(|it| values::is_kept(types[column], declared[column].1, &it))
+            let as_text = columns[column].is_kept_as_text;
+            value.is_some_and(|it| values::is_kept(types[column], as_text, &it))
         });
     }
 
@@ -267,15 +267,14 @@ impl<'a> TableWriter<'a> {
         };
         values.extend(key.iter().cloned());
         if !self.updates.contains_key(&columns) {
-            let schema = &self.publication.schema.tables[self.table.index];
-            let sql = self.table.table.update(schema, &columns);
+            let sql = publication::update(self.table.table, &columns);
             self.updates.insert(columns.clone(), sql);
         }
         self.execute(&self.updates[&columns], values, false)
     }
 
     fn delete(&self, key: Vec<Native>) -> Result<RowFate, RowError> {
-        let deleted = self.execute(&self.table.table.delete_key, key.clone(), true)?;
+        let deleted = self.execute(&self.table.table.details.delete_key, key.clone(), true)?;
         match deleted {
             RowFate::Kept if self.central(&key)?.is_none() => Ok(RowFate::Applied),
             fate => Ok(fate),
@@ -313,7 +312,7 @@ impl<'a> TableWriter<'a> {
         let mut natives = Vec::with_capacity(columns.len());
         for &column in columns {
             let value = values[column].unwrap_or(Datum::Null);
-            let (_, as_text) = table.declared[column];
+            let as_text = table.columns[column].is_kept_as_text;
             let bound = values::bind(types[column], as_text, &value);
             natives.push(bound.map_err(|why| self.bad_value(column, &value, why))?);
         }
@@ -322,7 +321,7 @@ impl<'a> TableWriter<'a> {
 
     fn bad_value(&self, column: usize, value: &Datum<'_>, why: &str) -> RefusalReason {
         let name = &self.publication.schema.tables[self.table.index].columns[column].name;
-        let (declared, _) = &self.table.table.declared[column];
+        let declared = &self.table.table.columns[column].declared;
         RefusalReason {
             code: Code::RowBadValue,
             reason: format!("{name}: {:?} {why} ({declared})", shortened(value)),
@@ -332,12 +331,11 @@ impl<'a> TableWriter<'a> {
 
     fn bad_key(&self, key: &[Datum<'_>]) -> RowFate {
         let table = self.table.table;
-        let schema = &self.publication.schema.tables[self.table.index];
-        let parts = schema.key.iter().zip(key).zip(&table.key_types);
-        for ((&column, value), &column_type) in parts {
-            let (_, as_text) = table.declared[column];
-            if let Err(why) = values::bind(column_type, as_text, value) {
-                return RowFate::Refused(self.bad_value(column, value, why));
+        for (&index, value) in table.key.iter().zip(key) {
+            let column = &table.columns[index];
+            let bound = values::bind(column.column_type, column.is_kept_as_text, value);
+            if let Err(why) = bound {
+                return RowFate::Refused(self.bad_value(index, value, why));
             }
         }
         RowFate::Refused(RefusalReason {

@@ -18,16 +18,16 @@ use tidewater_protocol::{Datum, Op, Value};
 
 use self::refusal::RowError;
 use self::script::EndingScripts;
+use super::caller::{forget_caller, say_caller};
 use super::connection::SqliteConnection;
-use super::publication::{Publication, PublishedTable};
+use super::publication::{Publication, PublishedTable, SqliteTables};
 use super::row::{Incoming, RowFate, TableWriter, savepoint};
 use super::served::Served;
 use super::{deferred_violations, failure, scope, upstream};
-use tidewater_centre::engine::connection::{DatabaseConnection as _, SystemStatement, system_sql};
+use tidewater_centre::engine::connection::{DatabaseConnection as _, SystemStatement};
 use tidewater_centre::engine::scope::ScopePurpose;
 use tidewater_centre::engine::upload::incoming_rows::RowRef;
 use tidewater_centre::engine::upload::refusal_reason::{FailedRow, RefusalReason};
-use tidewater_centre::engine::upload::target_table::{OnDelete, TargetTable};
 use tidewater_centre::engine::upload::upload_writer::{
     BatchOutcome, ClaimedSequence, CyclePart, MayWrite, MetRow, ParentReference, RowBatch,
     RowImage, RowSet, ScriptOutcome, UploadWriter,
@@ -72,21 +72,6 @@ pub(super) struct UploadRows<'c> {
     has_ended: bool,
     /// Tables of the upload, by their index, that keep some value otherwise than it came.
     inexact: HashSet<usize>,
-}
-
-impl TargetTable for PublishedTable {
-    fn on_delete(&self) -> OnDelete {
-        self.on_delete
-    }
-
-    /// Generated columns are not published.
-    fn is_written(&self, _: usize) -> bool {
-        true
-    }
-
-    fn is_settable(&self, _: usize) -> bool {
-        true
-    }
 }
 
 impl<'c> UploadRows<'c> {
@@ -143,11 +128,9 @@ impl<'c> UploadRows<'c> {
         others: &HashSet<String>,
     ) -> Result<bool> {
         let looking = failure("looking for the children of a row");
-        for children in &table.table.children {
-            let mut statement = self
-                .connection
-                .prepare_cached(&children.select)
-                .map_err(looking)?;
+        let of_table = table.table;
+        for (children, select) in of_table.children.iter().zip(&of_table.details.child_keys) {
+            let mut statement = self.connection.prepare_cached(select).map_err(looking)?;
             let columns = statement.column_count();
             let mut rows = statement.query(params_from_iter(key)).map_err(looking)?;
             while let Some(row) = rows.next().map_err(looking)? {
@@ -188,7 +171,7 @@ fn ended() -> CentreError {
 
 impl<'c> UploadWriter for UploadRows<'c> {
     type Connection = SqliteConnection;
-    type Table = PublishedTable;
+    type Tables = SqliteTables;
 
     fn has_headquarters(&mut self) -> Result<bool> {
         let looking = "looking whether this is a branch";
@@ -237,9 +220,8 @@ impl<'c> UploadWriter for UploadRows<'c> {
         if self.has_ended {
             return Err(ended());
         }
-        let forget = system_sql!("DELETE FROM tidewater.uploading");
         self.connection
-            .run_one("committing uploads", forget)
+            .run_one("committing uploads", forget_caller())
             .await?;
         self.run("committing uploads", "COMMIT")
     }
@@ -278,14 +260,8 @@ impl<'c> UploadWriter for UploadRows<'c> {
         }
         // Nobody looks who uploads if there are several.
         if let ([upload], [Some(_)]) = (uploads, &admitted[..]) {
-            let who = [
-                system_sql!("DELETE FROM tidewater.uploading"),
-                system_sql!(
-                    "INSERT INTO tidewater.uploading (username, remote_id) VALUES (?1, ?2)",
-                    upload.context.user,
-                    upload.context.remote_id.to_string(),
-                ),
-            ];
+            let context = &upload.context;
+            let who = say_caller(&context.user, &context.remote_id.to_string());
             self.connection.flight("saying who uploads", &who).await?;
         }
         Ok(admitted)
@@ -293,14 +269,16 @@ impl<'c> UploadWriter for UploadRows<'c> {
 
     async fn lock_tables(&mut self, publication: &Publication, _: &[Incoming<'_>]) -> Result<()> {
         self.publication = Some(self.served.publication(&publication.schema.name)?);
-        let nobody = system_sql!("DELETE FROM tidewater.uploading");
         let saying = "saying who uploads";
-        self.connection.run_one(saying, nobody).await.map(drop)
+        self.connection
+            .run_one(saying, forget_caller())
+            .await
+            .map(drop)
     }
 
     fn is_shared(&self, table: &Incoming<'_>) -> bool {
         let takes_along = !table.deletes.is_empty() && !table.table.children.is_empty();
-        !table.table.guarded && !takes_along
+        !table.table.details.guarded && !takes_along
     }
 
     async fn begin_rows(&mut self, immediate: bool) -> Result<()> {
@@ -334,7 +312,7 @@ impl<'c> UploadWriter for UploadRows<'c> {
 
     async fn write(
         &mut self,
-        batch: &RowBatch<'_, '_, PublishedTable>,
+        batch: &RowBatch<'_, '_, SqliteTables>,
         rows: &[RowRef],
     ) -> Result<BatchOutcome> {
         let table = batch.table;
@@ -460,13 +438,13 @@ impl<'c> UploadWriter for UploadRows<'c> {
     async fn find_rows_without_parent(
         &mut self,
         table: &Incoming<'_>,
-        reference: &ParentReference<'_, PublishedTable>,
+        reference: &ParentReference<'_, SqliteTables>,
         rows: &[RowRef],
     ) -> Result<Vec<RowRef>> {
         self.select_rows_without_parent(table, reference, rows)
     }
 
-    async fn write_cycle(&mut self, parts: &[CyclePart<'_, '_, PublishedTable>]) -> Result<bool> {
+    async fn write_cycle(&mut self, parts: &[CyclePart<'_, '_, SqliteTables>]) -> Result<bool> {
         self.apply_together(parts)
     }
 
@@ -476,7 +454,7 @@ impl<'c> UploadWriter for UploadRows<'c> {
     }
 
     fn may_compute_values(&self, table: &Incoming<'_>) -> bool {
-        table.table.guarded || table.table.fills() || self.inexact.contains(&table.index)
+        table.table.details.guarded || table.table.fills() || self.inexact.contains(&table.index)
     }
 
     /// By temporary triggers, which go with the transaction.

@@ -42,7 +42,7 @@ fn answer(
     }
     let rule = question.rule;
     let table = &publication.schema.tables[rule.table];
-    let names = publication.tables[rule.table].names(question.which);
+    let columns = publication.tables[rule.table].asked(question.which, question.window);
     let running = |error| {
         let error = failure("running a values query")(error);
         failed(question, &table.name, error)
@@ -65,7 +65,7 @@ fn answer(
                         "the values query of {:?} yields {:.40}, which is no {column_type:?} as {:?} is",
                         table.name,
                         values::read(column_type, stored).to_string(),
-                        names.get(position).map_or("", String::as_str),
+                        columns.get(position).map_or("", |it| &it.name),
                     ),
                     hint: "correct the query, or the data that it reads".into(),
                 }

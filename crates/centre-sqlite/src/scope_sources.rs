@@ -6,7 +6,8 @@
 use std::collections::BTreeSet;
 
 use super::catalog::SqliteCatalog;
-use super::connection::{PREFIX, SqliteConnection};
+use super::connection::SqliteConnection;
+use super::dialect::PREFIX;
 use super::quote;
 use tidewater_centre::engine::deployment_step::{DeploymentStep, ScopeSources};
 use tidewater_centre::engine::scope_query::ScopeQuery;

@@ -3,7 +3,7 @@
 use std::sync::{Arc, PoisonError, RwLock};
 
 use super::connection::SqliteConnection;
-use super::publication::PublishedTable;
+use super::publication::SqliteTables;
 use super::{SqliteCentre, failure};
 use tidewater_centre::engine::deploy::reload;
 use tidewater_centre::engine::served_publications::ServedPublications;
@@ -11,7 +11,7 @@ use tidewater_centre::engine::thread::at_once;
 use tidewater_centre::error::CentreError;
 
 /// Publications as they are served.
-pub(super) type Served = ServedPublications<PublishedTable>;
+pub(super) type Served = ServedPublications<SqliteTables>;
 
 /// What is served, checked and compiled anew if something else was deployed since, or if the
 /// file's schema has changed: a new unique index needs a trigger of ours, a new trigger may fail

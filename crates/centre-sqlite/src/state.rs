@@ -1,9 +1,10 @@
 //! The server's own tables in the file: whether they are there, and the change logs'.
 
-use super::connection::{PREFIX, spell};
+use super::dialect::{PREFIX, SqliteDialect};
 use super::{failure, quote};
 use rusqlite::Connection;
-use tidewater_centre::engine::state::STATE;
+use tidewater_centre::engine::sql::system_dialect::SystemDialect;
+use tidewater_centre::engine::state::create_tables;
 use tidewater_centre::error::CentreError;
 
 /// Makes the tables of the change logs.
@@ -39,7 +40,7 @@ pub(super) fn found(
         .prepare_cached("SELECT 1 FROM sqlite_schema WHERE type = 'table' AND name = ?1")?;
     let mut found = Vec::new();
     for &table in wanted {
-        if statement.exists([spell(table)])? {
+        if statement.exists([SqliteDialect.table(table)])? {
             found.push(table);
         }
     }
@@ -48,8 +49,9 @@ pub(super) fn found(
 
 /// Makes the server's tables.
 pub(super) fn create() -> String {
-    // Numbers are given to the rows of any table with an integer for its key, and not again.
-    spell(&[STATE, LOGS].concat()).replace("SERIAL", "INTEGER PRIMARY KEY AUTOINCREMENT")
+    let mut ddl = create_tables(&SqliteDialect);
+    SqliteDialect.push_text(&mut ddl, LOGS);
+    ddl
 }
 
 /// The names of change logs' tables and triggers begin with this, and a number.

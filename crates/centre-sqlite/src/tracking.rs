@@ -6,13 +6,15 @@ use rusqlite::OptionalExtension;
 use tidewater_protocol::Table;
 
 use super::catalog::{self, SqliteCatalog};
-use super::connection::{SqliteConnection, spell};
-use super::publication::{Publication, PublishedTable};
+use super::connection::SqliteConnection;
+use super::dialect::SqliteDialect;
+use super::publication::{Publication, PublishedTable, SqliteTables, published_table};
 use super::recorded_log::RecordedLog;
 use super::rows::script;
 use super::served::schema_version;
+use super::statement_check::check_statement;
 use super::watermark::LogPositions;
-use super::{SqliteCentre, calls, failure, numbers, prune, quote, scope, scope_sources, state};
+use super::{SqliteCentre, failure, numbers, prune, quote, scope, scope_sources, state};
 use tidewater_centre::deploy_report::DeployStep;
 use tidewater_centre::engine::callable_procedure::{CallableProcedure, StatementCheck};
 use tidewater_centre::engine::catalog::TableInfo;
@@ -27,8 +29,9 @@ use tidewater_centre::engine::deployment_step::{
 };
 use tidewater_centre::engine::role_assumption::RoleAdapter;
 use tidewater_centre::engine::scope_query::ScopeQuery;
-use tidewater_centre::engine::script::{Script, SqlDialect};
+use tidewater_centre::engine::script::Script;
 use tidewater_centre::engine::scripts::{CheckedScript, SetColumn};
+use tidewater_centre::engine::sql::system_dialect::SystemDialect as _;
 use tidewater_centre::engine::state::own_tables;
 use tidewater_centre::error::CentreError;
 use tidewater_centre::records::KeylessRows;
@@ -54,39 +57,22 @@ fn has_same_columns(before: &str, now: &str) -> bool {
 impl ChangeTracking for SqliteCentre {
     type Connection = SqliteConnection;
     type Catalog = SqliteCatalog;
-    type Table = PublishedTable;
+    type Tables = SqliteTables;
     type Log = RecordedLog;
 
-    const DIALECT: SqlDialect = SqlDialect::Sqlite;
     const UNSEEN: Option<&str> = None;
     const LOGS: &str = state::LOGS;
-
-    fn parameter(number: usize) -> String {
-        format!("?{number}")
-    }
 
     async fn catalog(connection: &mut SqliteConnection) -> Result<SqliteCatalog, CentreError> {
         SqliteCatalog::read(connection)
     }
 
-    fn table(
-        published: &CompiledTable<'_>,
-        schema: &Table,
-        catalog: &SqliteCatalog,
-    ) -> PublishedTable {
-        PublishedTable::new(published, schema, catalog)
+    fn table(published: &CompiledTable<'_>, _: &Table, catalog: &SqliteCatalog) -> PublishedTable {
+        published_table(published, catalog)
     }
 
     fn scope_sql(inner: &str, _: &PublishedTable, _: WhichRule) -> String {
         inner.to_owned()
-    }
-
-    fn highest_sql(table: &PublishedTable, rule: usize, window: usize) -> String {
-        table.rules[rule].highest_sql(window)
-    }
-
-    fn title(table: &PublishedTable) -> &str {
-        &table.title
     }
 
     async fn take_numbers(
@@ -127,7 +113,7 @@ impl ChangeTracking for SqliteCentre {
         _: &CallableProcedure,
         statement: &Script,
     ) -> Result<StatementCheck, CentreError> {
-        calls::check(connection, named, statement, 0)
+        check_statement(connection, named, statement, 0)
     }
 
     fn rows_sql(_: &PublishedTable, columns: &[SetColumn], first: usize) -> String {
@@ -142,7 +128,7 @@ impl ChangeTracking for SqliteCentre {
     ) -> Result<CheckedScript, CentreError> {
         let rows = usize::from(!set.is_empty());
         Ok(CheckedScript {
-            columns: calls::check(connection, named, script, rows)?.columns,
+            columns: check_statement(connection, named, script, rows)?.columns,
             ..CheckedScript::default()
         })
     }
@@ -155,7 +141,7 @@ impl ChangeTracking for SqliteCentre {
         scope::check_allowed(connection, named, query)
     }
 
-    fn roles() -> Option<&'static dyn RoleAdapter<SqliteConnection, PublishedTable>> {
+    fn roles() -> Option<&'static dyn RoleAdapter<SqliteConnection, SqliteTables>> {
         None
     }
 
@@ -203,7 +189,7 @@ impl ChangeTracking for SqliteCentre {
     }
 
     fn make_log(log: &RecordedLog, id: i64, catalog: &SqliteCatalog) -> String {
-        let log = RecordedLog { id, ..log.clone() };
+        let log = log.with_id(id);
         let objects = log.objects(catalog).into_iter().map(|it| it.sql + ";\n");
         let sql: String = objects.collect();
         format!(
@@ -247,7 +233,7 @@ impl ChangeTracking for SqliteCentre {
         if !tables.is_empty() {
             let drops = tables
                 .iter()
-                .map(|it| format!("DROP TABLE {};\n", spell(it)));
+                .map(|it| format!("DROP TABLE {};\n", SqliteDialect.table(it)));
             let what = "drop the server's state: users, remotes, history";
             steps.push(step(what, drops.collect()));
         }
@@ -374,7 +360,7 @@ fn in_place(
         let (id, table, identity, has_same_columns): (i64, String, String, bool) = listed?;
         let found = objects(connection, &state::log_table(id))?;
         let log = wanted.iter().find(|it| it.identity() == identity);
-        let log = log.map(|log| RecordedLog { id, ..log.clone() });
+        let log = log.map(|log| log.with_id(id));
         let whole = log.map(|log| log.objects(catalog));
         let is_whole = whole.is_some_and(|whole| {
             let is_there = |name: &str, sql: &str| {

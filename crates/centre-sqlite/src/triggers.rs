@@ -14,6 +14,7 @@
 use super::catalog::SqliteCatalog;
 use super::recorded_log::{RecordedLog, SchemaObject, differs, those};
 use super::{quote, state};
+use tidewater_centre::engine::sql::route::alias_at;
 
 impl RecordedLog {
     /// Everything that the log is made of, with the name of each: table, index, triggers.
@@ -36,7 +37,7 @@ impl RecordedLog {
             });
         }
         objects.extend(self.triggers(catalog));
-        objects.extend(self.route.triggers(self, catalog, &name));
+        objects.extend(self.route_triggers(catalog, &name));
         objects
     }
 
@@ -52,7 +53,7 @@ impl RecordedLog {
         let displaced = self.displaced(catalog, &self.table).into_iter();
         let above = match self.route.is_empty() {
             true => on.clone(),
-            false => format!("a{}", self.route.names().len()),
+            false => alias_at(self.route.steps.len()),
         };
         let displaced = displaced.map(|condition| {
             format!(
@@ -84,13 +85,13 @@ impl RecordedLog {
         add("update", &update, self.append("NEW"));
         let deciding = match self.route.is_empty() {
             true => &self.partition[..],
-            false => self.route.own_columns(),
+            false => &self.route.steps[0].columns,
         };
-        let moved: Vec<_> = deciding.iter().chain(&self.key).cloned().collect();
+        let moved = deciding.iter().chain(&self.key);
         // Not "UPDATE OF": setting the rowid names no column.
         let event = format!(
             "AFTER UPDATE ON {on} FOR EACH ROW WHEN {}",
-            differs("OLD", "NEW", &moved)
+            differs("OLD", "NEW", moved)
         );
         add("move", &event, self.append("OLD"));
         let delete = format!("AFTER DELETE ON {on} FOR EACH ROW");
@@ -101,7 +102,7 @@ impl RecordedLog {
     fn append(&self, row: &str) -> String {
         let what = match self.route.is_empty() {
             true => format!("VALUES ({})", self.entry_values(row, row)),
-            false => self.route.entry(self, row),
+            false => self.entry_by_route(row),
         };
         format!("{} {what}", self.insert_into())
     }

@@ -195,13 +195,18 @@ pub(super) fn bind(
         }
         _ => {}
     }
-    Ok(match datum.stored(&mut String::new()) {
+    Ok(native(datum.stored(&mut String::new())))
+}
+
+/// A value as it is bound to a statement, whatever the type.
+pub(super) fn native(value: ValueRef<'_>) -> Native {
+    match value {
         ValueRef::Null => Native::Null,
         ValueRef::Integer(integer) => Native::Integer(integer),
         ValueRef::Real(real) => Native::Real(real),
         ValueRef::Text(text) => Native::Text(text.to_owned()),
         ValueRef::Blob(blob) => Native::Blob(blob.to_owned()),
-    })
+    }
 }
 
 fn is_json(text: &str) -> bool {

@@ -2,7 +2,7 @@
 //!
 //! A *procedure* is a statement of the operator's, or something that a program provides and of which
 //! the centre only knows who may call it. Who is asked, deadlines and the way back are the server's
-//! affair; [`crate::engine::procedure`] has the rules of what is run.
+//! affair; [`crate::engine::procedure`] has the rules of what is run, and [`crate::engine::call`] runs it.
 
 use std::fmt;
 use std::sync::Arc;
@@ -167,8 +167,8 @@ impl CallOutcome {
     }
 }
 
-/// The answer of a procedure.
-#[derive(Clone, PartialEq, Eq)]
+/// The answer of a procedure; by default without rows.
+#[derive(Clone, Default, PartialEq, Eq)]
 pub struct CallAnswer {
     /// What the rows have; nothing if it returns nothing.
     pub columns: Arc<[AnswerColumn]>,

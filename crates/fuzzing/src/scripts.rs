@@ -1,10 +1,21 @@
 //! The parameters in operators' SQL: what stands outside of quotes and comments is
 //! replaced, and nothing else is touched.
 
-use tidewater_centre::engine::script::{Script, SqlDialect};
+use tidewater_centre::engine::script::Script;
+use tidewater_centre::engine::sql::lexing::SqlLexing;
 
 /// Stands for a parameter in what was rendered; no SQL has it.
 const MARK: char = '\u{1}';
+
+/// All quotes and comments that some database has.
+const EVERYTHING: SqlLexing = SqlLexing {
+    has_backticks: true,
+    has_brackets: true,
+    has_escape_strings: true,
+    has_dollar_quotes: true,
+    nests_comments: true,
+    ends_comments_at_returns: true,
+};
 
 /// The text of a script.
 ///
@@ -17,14 +28,14 @@ pub fn scripts(data: &[u8]) {
     if source.contains(MARK) {
         return;
     }
-    for dialect in [SqlDialect::Postgres, SqlDialect::Sqlite] {
-        script(source, dialect);
+    for lexing in [SqlLexing::STANDARD, EVERYTHING] {
+        script(source, lexing);
     }
 }
 
-fn script(source: &str, dialect: SqlDialect) {
+fn script(source: &str, lexing: SqlLexing) {
     let render = |number: usize| format!("{MARK}{number}{MARK}");
-    let script = match Script::parse(source, dialect, render) {
+    let script = match Script::parse(source, lexing, render) {
         Ok(script) => script,
         Err(error) => {
             assert!(!error.to_string().is_empty() && !error.hint().is_empty());

@@ -15,15 +15,16 @@ use crate::array::Array;
 use crate::connection::PostgresConnection;
 use crate::decoder::{RowDecoder, recycle};
 use crate::driver_error::statement_failed;
-use crate::publication::{PublishedTable, TableRule};
+use crate::publication::{PublishedTable, TableRule, key_outputs};
 use crate::quote::literal;
 use crate::scope::{partition_arrays, partition_types};
 use crate::values::PostgresType;
-use crate::{calls, script_times};
+use crate::{arguments, script_times};
 use tidewater_centre::engine::download::{KeyOrder, RuleRows, TakeKey, TakeRow, WindowBound};
 use tidewater_centre::engine::exact::unpack;
 use tidewater_centre::engine::publication::RowRule;
 use tidewater_centre::engine::scripts;
+use tidewater_centre::engine::sql::published_table::WindowColumn;
 use tidewater_centre::error::CentreError;
 use tidewater_centre::scope::RuleScope;
 
@@ -81,8 +82,8 @@ impl Reader<'_> {
         };
         let copy = format!(
             "COPY (SELECT {} FROM {}{condition}) TO STDOUT (FORMAT BINARY)",
-            table.read(),
-            table.from
+            table.outputs(),
+            rule.from
         );
         let error = |error| self.failed("reading rows for a download", error);
         let client = connection.client();
@@ -137,11 +138,11 @@ impl Reader<'_> {
         bytes: u64,
     ) -> Result<bool, CentreError> {
         // So many rows weigh more, and need not be asked for.
-        if self.table.row_estimate > bytes {
+        if self.table.details.row_estimate > bytes {
             return Ok(true);
         }
         let asked = connection.prepare(WEIGHT, &[]).await?;
-        let oid = self.table.oid;
+        let oid = self.table.details.oid;
         let weight = connection.client().query_one(&asked, &[&oid]).await;
         let weight = weight.map_err(statement_failed("asking for the size of a table"))?;
         Ok(u64::try_from(weight.get::<_, i64>(0)).is_ok_and(|it| it >= bytes))
@@ -191,7 +192,7 @@ impl Reader<'_> {
         };
         let sql = format!(
             "SELECT {} FROM {}{condition} ORDER BY {}",
-            table.read(),
+            table.outputs(),
             table.from,
             names.join(", ")
         );
@@ -222,7 +223,7 @@ impl Reader<'_> {
         take: TakeRow<'_>,
     ) -> Result<(), CentreError> {
         let prepared = script_times::prepare(connection, &statement.script).await?;
-        let arguments = calls::of_script(statement, values, &prepared);
+        let arguments = arguments::of_script(statement, values, &prepared);
         let error = |error| self.failed("running a download script", error);
         let client = connection.client();
         let rows = self.enter(client, client.query_raw(&prepared, arguments));
@@ -256,7 +257,7 @@ impl Reader<'_> {
             if rule.log.is_none() || partitions.as_ref().is_some_and(Vec::is_empty) {
                 continue;
             }
-            let keys = rule.log_key.iter().zip(&names);
+            let keys = rule.log_columns.key.iter().zip(&names);
             let keys = keys.map(|(column, name)| format!("l.{column} AS {name}"));
             logs.push(format!(
                 "SELECT {} {}",
@@ -292,7 +293,7 @@ impl Reader<'_> {
         if self.acting.is_another() {
             let keys = format!(
                 "SELECT {} FROM (SELECT DISTINCT * FROM ({logs}) AS n) l",
-                table.key_outputs("l.", &names)
+                key_outputs(table, "l.", &names)
             );
             return self
                 .changes_by_keys(connection, &keys, &parameters, take)
@@ -310,8 +311,8 @@ impl Reader<'_> {
         let sql = format!(
             "SELECT {}, j.* FROM (SELECT DISTINCT * FROM ({logs}) AS n{inner}) l \
              LEFT JOIN LATERAL (SELECT true, {} FROM {} WHERE {} OFFSET 0) j ON true{outer}",
-            table.key_outputs("l.", &names),
-            table.read(),
+            key_outputs(table, "l.", &names),
+            table.outputs(),
             table.joined(),
             joined.collect::<Vec<_>>().join(" AND "),
         );
@@ -404,7 +405,7 @@ impl Reader<'_> {
                 .join(", "),
             parameters.collect::<Vec<_>>().join(", "),
             names.join(", "),
-            table.read(),
+            table.outputs(),
             table.joined(),
             joined.collect::<Vec<_>>().join(" AND "),
         );
@@ -507,7 +508,7 @@ fn window_conditions(
     bound: &WindowBound,
     column_type: ColumnType,
 ) -> Vec<String> {
-    let (alias, _, column) = &rule.windows[bound.window];
+    let WindowColumn { alias, column, .. } = &rule.windows[bound.window];
     let value = |position: i64| {
         let text = match column_type {
             ColumnType::Integer => position.to_string(),

@@ -7,7 +7,7 @@ use super::sql::Incoming;
 use super::statements::{batch_size, ordinal};
 use super::{Result, UploadRows};
 use crate::array::Array;
-use crate::publication::PublishedTable;
+use crate::publication::PostgresTables;
 use crate::rows::execute::as_parameters;
 use tidewater_centre::engine::upload::incoming_rows::RowRef;
 use tidewater_centre::engine::upload::missing_parent_reason::is_own_parent;
@@ -18,7 +18,7 @@ impl UploadRows<'_> {
     pub(super) async fn select_rows_without_parent(
         &self,
         table: &Incoming<'_>,
-        reference: &ParentReference<'_, PublishedTable>,
+        reference: &ParentReference<'_, PostgresTables>,
         rows: &[RowRef],
     ) -> Result<Vec<RowRef>> {
         let text = query(table, reference);
@@ -49,7 +49,7 @@ impl UploadRows<'_> {
     }
 }
 
-fn query(table: &Incoming<'_>, reference: &ParentReference<'_, PublishedTable>) -> String {
+fn query(table: &Incoming<'_>, reference: &ParentReference<'_, PostgresTables>) -> String {
     let count = reference.columns.len();
     let arrays = reference.columns.iter().enumerate();
     let arrays = arrays
@@ -75,7 +75,7 @@ fn query(table: &Incoming<'_>, reference: &ParentReference<'_, PublishedTable>) 
 /// Those of the rows that refer to something, and their values.
 fn parameters(
     table: &Incoming<'_>,
-    reference: &ParentReference<'_, PublishedTable>,
+    reference: &ParentReference<'_, PostgresTables>,
     rows: &[RowRef],
 ) -> Result<(Vec<RowRef>, Vec<Array>)> {
     let columns = reference.columns.iter();

@@ -27,7 +27,7 @@ use self::refusal::may_be_data_error;
 use self::sql::Incoming;
 use super::acting::{AssumedRole, RoleQuery};
 use super::connection::PostgresConnection;
-use super::publication::{Publication, PublishedTable};
+use super::publication::{PostgresTables, Publication, PublishedTable};
 use super::scope::ScopeQueries;
 use super::system_statement::run_all;
 use super::waits::HURRIED_MS;
@@ -37,7 +37,6 @@ use crate::driver_error::{centre_error, statement_failed};
 use tidewater_centre::engine::connection::SystemStatement;
 use tidewater_centre::engine::scope::ScopePurpose;
 use tidewater_centre::engine::upload::incoming_rows::RowRef;
-use tidewater_centre::engine::upload::target_table::{OnDelete, TargetTable};
 use tidewater_centre::engine::upload::upload_writer::{
     BatchOutcome, ClaimedSequence, CyclePart, MayWrite, MetRow, ParentReference, RowBatch,
     RowImage, RowSet, ScriptOutcome, UploadWriter,
@@ -111,11 +110,11 @@ struct LiveTable {
 impl LiveTable {
     /// Reads what [`FINGERPRINTS`] tells of tables.
     fn read(live: &[tokio_postgres::Row], tables: &[Incoming<'_>]) -> Vec<LiveTable> {
-        let table = |oid: u32| tables.iter().find(|it| it.table.oid == oid);
+        let table = |oid: u32| tables.iter().find(|it| it.table.details.oid == oid);
         let live = live.iter().map(|row| LiveTable {
             oid: row.get(0),
             as_loaded: table(row.get(0))
-                .is_some_and(|it| row.get::<_, &str>(1) == it.table.fingerprint),
+                .is_some_and(|it| row.get::<_, &str>(1) == it.table.details.fingerprint),
             edits_inserts: row.get(2),
             defers_unique: row.get(3),
             row_security: row.get(4),
@@ -124,20 +123,6 @@ impl LiveTable {
             has_policies: row.get(7),
         });
         live.collect()
-    }
-}
-
-impl TargetTable for PublishedTable {
-    fn on_delete(&self) -> OnDelete {
-        self.on_delete
-    }
-
-    fn is_written(&self, column: usize) -> bool {
-        !self.columns[column].generated
-    }
-
-    fn is_settable(&self, column: usize) -> bool {
-        !self.columns[column].identity_always
     }
 }
 
@@ -168,14 +153,14 @@ impl<'c> UploadRows<'c> {
 
     /// The table as it is now.
     fn live(&self, table: &PublishedTable) -> LiveTable {
-        let found = self.live.iter().find(|it| it.oid == table.oid);
+        let found = self.live.iter().find(|it| it.oid == table.details.oid);
         found.copied().unwrap_or_default()
     }
 }
 
 impl UploadWriter for UploadRows<'_> {
     type Connection = PostgresConnection;
-    type Table = PublishedTable;
+    type Tables = PostgresTables;
 
     fn is_usable(&self) -> bool {
         !self.connection.is_closed()
@@ -278,7 +263,7 @@ impl UploadWriter for UploadRows<'_> {
         let transaction = connection.prepare(TRANSACTION, &[]).await?;
         let says = connection.prepare(WHO, &[]).await?;
         let fingerprints = connection.prepare(FINGERPRINTS, &[]).await?;
-        let oids: Vec<u32> = tables.iter().map(|it| it.table.oid).collect();
+        let oids: Vec<u32> = tables.iter().map(|it| it.table.details.oid).collect();
         let lock = lock(tables);
         let client = connection.client();
         let (locked, taken, transaction, (live, results, acting)) = future::join4(
@@ -320,7 +305,7 @@ impl UploadWriter for UploadRows<'_> {
         let connection = &mut *self.connection;
         let transaction = connection.prepare(TRANSACTION, &[]).await?;
         let fingerprints = connection.prepare(FINGERPRINTS, &[]).await?;
-        let oids: Vec<u32> = tables.iter().map(|it| it.table.oid).collect();
+        let oids: Vec<u32> = tables.iter().map(|it| it.table.details.oid).collect();
         let (lock, client) = (lock(tables), connection.client());
         let nobody: [&(dyn ToSql + Sync); 2] = [&"", &""];
         let (locked, transaction, live) = future::join3(
@@ -338,7 +323,7 @@ impl UploadWriter for UploadRows<'_> {
 
     fn is_shared(&self, table: &Incoming<'_>) -> bool {
         let live = self.live(table.table);
-        let effects = table.table.effects;
+        let effects = table.table.details.effects;
         let sets_off_more = effects.always
             || effects.on_delete && !table.deletes.is_empty()
             || effects.on_update && !(table.updates.is_empty() && table.moves.is_empty());
@@ -411,7 +396,7 @@ impl UploadWriter for UploadRows<'_> {
 
     async fn write(
         &mut self,
-        batch: &RowBatch<'_, '_, PublishedTable>,
+        batch: &RowBatch<'_, '_, PostgresTables>,
         rows: &[RowRef],
     ) -> Result<BatchOutcome> {
         self.write_batch(batch, rows).await
@@ -462,14 +447,14 @@ impl UploadWriter for UploadRows<'_> {
     async fn find_rows_without_parent(
         &mut self,
         table: &Incoming<'_>,
-        reference: &ParentReference<'_, PublishedTable>,
+        reference: &ParentReference<'_, PostgresTables>,
         rows: &[RowRef],
     ) -> Result<Vec<RowRef>> {
         self.select_rows_without_parent(table, reference, rows)
             .await
     }
 
-    async fn write_cycle(&mut self, parts: &[CyclePart<'_, '_, PublishedTable>]) -> Result<bool> {
+    async fn write_cycle(&mut self, parts: &[CyclePart<'_, '_, PostgresTables>]) -> Result<bool> {
         self.apply_together(parts).await
     }
 
@@ -485,7 +470,7 @@ impl UploadWriter for UploadRows<'_> {
 
     fn may_compute_values(&self, table: &Incoming<'_>) -> bool {
         let as_loaded = self.live(table.table).as_loaded;
-        table.table.effects.always || table.table.fills() || !as_loaded || !self.exact
+        table.table.details.effects.always || table.table.fills() || !as_loaded || !self.exact
     }
 
     /// PostgreSQL counts by itself.
@@ -521,7 +506,7 @@ impl UploadWriter for UploadRows<'_> {
 
     fn version(&self, tables: &[Incoming<'_>], is_alone: bool) -> (u64, bool) {
         let sets_off_more = tables.iter().any(|it| {
-            let effects = it.table.effects;
+            let effects = it.table.details.effects;
             effects.always
                 || it.table.fills()
                 || effects.on_delete && !it.deletes.is_empty()

@@ -10,8 +10,8 @@ use tidewater_protocol::{Code, Value};
 
 use super::refusal::{may_be_data_error, reason};
 use super::{Result, UploadRows};
+use crate::arguments::{EncodedArgument, of_script};
 use crate::array::Array;
-use crate::calls::{EncodedArgument, of_script};
 use crate::decoder::RowDecoder;
 use crate::driver_error::{centre_error, statement_failed};
 use crate::publication::PublishedTable;

@@ -6,14 +6,15 @@
 use tidewater_protocol::Op;
 
 use crate::array::Array;
-use crate::publication::{ChildKey, PublishedTable, TableRule};
+use crate::publication::{PostgresTables, TableRule};
 use crate::quote::ident_list;
-use crate::triggers::log_column;
+use tidewater_centre::engine::sql::column::SqlColumn as _;
+use tidewater_centre::engine::sql::published_table::ChildKey;
 use tidewater_centre::engine::upload::incoming_rows;
 use tidewater_centre::engine::upload::upload_writer::{CyclePart, RowImage};
 
 /// The uploaded rows of a table.
-pub(super) type Incoming<'u> = incoming_rows::IncomingTable<'u, PublishedTable>;
+pub(super) type Incoming<'u> = incoming_rows::IncomingTable<'u, PostgresTables>;
 
 fn alias(image: RowImage, column: usize) -> String {
     match image {
@@ -78,7 +79,7 @@ fn insert_with(incoming: &Incoming<'_>, first: usize, clause: &str) -> String {
     let values = images.iter().map(|&(image, index)| {
         let column = &table.columns[index];
         let value = column.input(&format!("i.{}", alias(image, index)));
-        match column.default.as_ref().filter(|_| column.is_filled) {
+        match &table.filled[index] {
             // The application's triggers see the default, as if nothing had been said.
             Some(default) => format!("coalesce({value}, {default})"),
             None => value,
@@ -111,9 +112,11 @@ fn log_moved_by(incoming: &Incoming<'_>, rule: &TableRule) -> Option<String> {
     let images = images(incoming, Op::Insert, &[]);
     let mut names = Vec::new();
     let mut values = Vec::new();
-    let partition = (0..rule.own.len()).map(log_column);
-    let partition = rule.own.iter().zip(partition);
-    let key = table.key.iter().zip(rule.log_key.iter().cloned());
+    let partition = rule
+        .own
+        .iter()
+        .zip(rule.log_columns.partition.iter().cloned());
+    let key = table.key.iter().zip(rule.log_columns.key.iter().cloned());
     for (index, name) in partition.chain(key) {
         if names.contains(&name) {
             continue;
@@ -302,8 +305,8 @@ pub(super) fn parents(incoming: &Incoming<'_>) -> String {
 /// foreign keys are checked, and act, when all of it is done. Gives back for each row that was
 /// written the number of its part, and whether it is where it was to be; the parameters are those
 /// of all parts, in order. Deletes are to be first.
-pub(super) fn together(parts: &[CyclePart<'_, '_, PublishedTable>]) -> String {
-    let is_delete = |part: &CyclePart<'_, '_, PublishedTable>| part.op == Op::Delete;
+pub(super) fn together(parts: &[CyclePart<'_, '_, PostgresTables>]) -> String {
+    let is_delete = |part: &CyclePart<'_, '_, PostgresTables>| part.op == Op::Delete;
     // PostgreSQL decides which part goes first, unless one needs another's rows.
     let deletes = parts.iter().enumerate().filter(|(_, part)| is_delete(part));
     let done = deletes.map(|(number, _)| format!("(SELECT count(*) FROM p{number}) >= 0"));
@@ -372,7 +375,7 @@ pub(super) fn read_by_key(incoming: &Incoming<'_>, op: Op) -> String {
     format!(
         "SELECT i.ord, {}, {} FROM {} JOIN {} ON {}",
         equal.join(" AND "),
-        table.read(),
+        table.outputs(),
         unnest(incoming, &images, 1),
         table.joined(),
         has_key(incoming, RowImage::Old)

@@ -16,7 +16,7 @@ use super::{Result, UploadRows};
 use crate::array::Array;
 use crate::decoder::{RowDecoder, recycle};
 use crate::driver_error::statement_failed;
-use crate::publication::PublishedTable;
+use crate::publication::{PostgresTables, PublishedTable};
 use crate::rows::execute::as_parameters;
 use tidewater_centre::engine::upload::incoming_rows::RowRef;
 use tidewater_centre::engine::upload::refusal_reason::{FailedRow, RefusalReason};
@@ -58,7 +58,7 @@ impl UploadRows<'_> {
     /// See [`Rows::write`](tidewater_centre::engine::upload::upload_writer::UploadWriter::write).
     pub(super) async fn write_batch(
         &mut self,
-        batch: &RowBatch<'_, '_, PublishedTable>,
+        batch: &RowBatch<'_, '_, PostgresTables>,
         rows: &[RowRef],
     ) -> Result<BatchOutcome> {
         let &RowBatch {

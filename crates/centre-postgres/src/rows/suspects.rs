@@ -67,7 +67,7 @@ impl UploadRows<'_> {
         let names = known.iter().map(|&(_, it)| &*table.table.columns[it].name);
         let names: Vec<&str> = names.collect();
         let row = client
-            .query_one(CONDITION, &[&table.table.oid, &names])
+            .query_one(CONDITION, &[&table.table.details.oid, &names])
             .await?;
         let Some(condition) = row.get::<_, Option<String>>(0) else {
             return Ok(Vec::new());

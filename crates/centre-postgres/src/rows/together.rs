@@ -6,7 +6,7 @@ use super::execute::StatementOutcome;
 use super::sql;
 use super::statements::{GUARD, KEEP, UNDO, parameters};
 use super::{Result, UploadRows};
-use crate::publication::PublishedTable;
+use crate::publication::PostgresTables;
 use tidewater_centre::engine::upload::incoming_rows::RowRef;
 use tidewater_centre::engine::upload::upload_writer::CyclePart;
 
@@ -18,7 +18,7 @@ impl UploadRows<'_> {
     /// See [`UploadWriter::write_cycle`](tidewater_centre::engine::upload::upload_writer::UploadWriter::write_cycle).
     pub(super) async fn apply_together(
         &mut self,
-        parts: &[CyclePart<'_, '_, PublishedTable>],
+        parts: &[CyclePart<'_, '_, PostgresTables>],
     ) -> Result<bool> {
         let bytes: usize = parts.iter().map(|it| distance(&it.rows)).sum();
         if bytes > MOST_BYTES {

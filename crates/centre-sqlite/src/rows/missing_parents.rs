@@ -4,7 +4,7 @@
 use rusqlite::params_from_iter;
 
 use super::UploadRows;
-use crate::publication::PublishedTable;
+use crate::publication::SqliteTables;
 use crate::row::Incoming;
 use crate::{failure, quote};
 use tidewater_centre::engine::upload::incoming_rows::RowRef;
@@ -18,7 +18,7 @@ impl UploadRows<'_> {
     pub(super) fn select_rows_without_parent(
         &self,
         table: &Incoming<'_>,
-        reference: &ParentReference<'_, PublishedTable>,
+        reference: &ParentReference<'_, SqliteTables>,
         rows: &[RowRef],
     ) -> Result<Vec<RowRef>, CentreError> {
         let looking = failure("looking for what rows refer to");
@@ -30,7 +30,7 @@ impl UploadRows<'_> {
         });
         let sql = format!(
             "SELECT 1 FROM {} WHERE {}",
-            reference.parent_table.name,
+            reference.parent_table.sql_name,
             conditions.collect::<Vec<_>>().join(" AND ")
         );
         let mut statement = self.connection.prepare_cached(&sql).map_err(looking)?;

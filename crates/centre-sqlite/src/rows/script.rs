@@ -17,7 +17,8 @@ use serde_json::{Value as Json, json};
 use tidewater_protocol::{Code, Value};
 
 use super::refusal::reason;
-use crate::calls::{STEPS, bound, of_script};
+use crate::arguments::{bound, of_script};
+use crate::calls::STEPS;
 use crate::connection::SqliteConnection;
 use crate::row::savepoint;
 use crate::{download, failure, quote};

@@ -6,7 +6,7 @@ use tidewater_protocol::Op;
 use super::refusal::RowError;
 use super::{Result, UploadRows, ended};
 use crate::deferred_violations;
-use crate::publication::PublishedTable;
+use crate::publication::SqliteTables;
 use crate::row::{Incoming, RowFate};
 use tidewater_centre::engine::upload::incoming_rows::RowRef;
 use tidewater_centre::engine::upload::upload_writer::CyclePart;
@@ -15,7 +15,7 @@ impl UploadRows<'_> {
     /// See [`UploadWriter::write_cycle`](tidewater_centre::engine::upload::upload_writer::UploadWriter::write_cycle).
     pub(super) fn apply_together(
         &mut self,
-        parts: &[CyclePart<'_, '_, PublishedTable>],
+        parts: &[CyclePart<'_, '_, SqliteTables>],
     ) -> Result<bool> {
         self.savepoint("SAVEPOINT tidewater_together")?;
         self.savepoint("PRAGMA defer_foreign_keys = ON")?;
@@ -37,8 +37,8 @@ impl UploadRows<'_> {
 
     /// Whether all rows could be written: first what leaves, then what frees, then what takes, and
     /// at last what could not leave before.
-    fn write_all(&mut self, parts: &[CyclePart<'_, '_, PublishedTable>]) -> Result<bool> {
-        let is = |op| move |part: &&CyclePart<'_, '_, PublishedTable>| part.op == op;
+    fn write_all(&mut self, parts: &[CyclePart<'_, '_, SqliteTables>]) -> Result<bool> {
+        let is = |op| move |part: &&CyclePart<'_, '_, SqliteTables>| part.op == op;
         let mut late = Vec::new();
         for part in parts.iter().filter(is(Op::Update)) {
             late.push((part.table, self.those_left(part.table, &part.rows)?));

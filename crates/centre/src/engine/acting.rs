@@ -8,6 +8,7 @@ use crate::engine::change_tracking::ChangeTracking;
 use crate::engine::role_assumption::{RoleAssumption, RoleSource};
 use crate::engine::scope_query::{ScopeQuery, wrong};
 use crate::engine::script::{Script, ScriptParameter};
+use crate::engine::sql::published_table::PublishedTable;
 use crate::error::CentreError;
 use crate::publication::{ActAs, PublicationSpec};
 
@@ -43,7 +44,7 @@ pub struct RoleFault {
 pub(super) async fn compile<T: ChangeTracking>(
     connection: &mut T::Connection,
     spec: &PublicationSpec,
-    tables: &[T::Table],
+    tables: &[PublishedTable<T::Tables>],
 ) -> Result<Option<(RoleAssumption, Vec<String>)>> {
     let Some(act_as) = &spec.act_as else {
         return Ok(None);
@@ -52,7 +53,7 @@ pub(super) async fn compile<T: ChangeTracking>(
     let (inner, parameters) = match act_as {
         ActAs::Role(role) => (role.clone(), Vec::new()),
         ActAs::Query(query) => {
-            let script = Script::parse(query, T::DIALECT, T::parameter);
+            let script = Script::parse(query, T::lexing(), T::parameter);
             let script = script.map_err(|error| {
                 wrong(
                     &place,
@@ -76,7 +77,10 @@ pub(super) async fn compile<T: ChangeTracking>(
         return Err(wrong(
             &place,
             "needs a consolidated database that has roles",
-            "remove act_as, or use PostgreSQL: SQLite has no roles",
+            format!(
+                "remove act_as, or use PostgreSQL: {} has no roles",
+                T::dialect().title()
+            ),
         ));
     };
     let sql = roles.role_sql(match act_as {

@@ -7,14 +7,22 @@ mod setting;
 
 use tidewater_protocol::{ColumnType, ForeignKeyAction};
 
+use crate::engine::sql::column::{SqlColumn, SqlTable};
+
 pub use self::defaults::{default_of, default_of_sqlite, is_null};
 pub use self::listing::{identifier, listed};
 pub use self::setting::{SetColumns, SettingTrigger};
 
 /// The application's tables as an adapter reads them.
 pub trait CatalogReader: Send + Sync {
+    /// A column, as statements need it.
+    type Column: SqlColumn;
+
     /// The tables, by name.
     fn tables(&self) -> &[TableInfo];
+
+    /// The table of an index in [`Self::tables`], as statements need it.
+    fn sql_table(&self, index: usize) -> SqlTable<'_, Self::Column>;
 }
 
 /// A table.

@@ -9,11 +9,14 @@ use crate::engine::change_log::ChangeLog;
 use crate::engine::compile::{CompiledTable, WhichRule};
 use crate::engine::connection::{DatabaseConnection, StatementResult, SystemStatement};
 use crate::engine::deployment_step::{DeploymentStep, ExistingChangeLogs, ScopeSources, StepLock};
-use crate::engine::publication::{Publication, ServedTable};
+use crate::engine::publication::Publication;
 use crate::engine::role_assumption::RoleAdapter;
 use crate::engine::scope_query::ScopeQuery;
-use crate::engine::script::{Script, SqlDialect};
+use crate::engine::script::Script;
 use crate::engine::scripts::{CheckedScript, SetColumn};
+use crate::engine::sql::lexing::SqlLexing;
+use crate::engine::sql::published_table::{PublishedTable, TableAdapter};
+use crate::engine::sql::sql_dialect::SqlDialect;
 use crate::error::CentreError;
 use crate::records::{BlockingTransaction, KeylessRows};
 
@@ -31,7 +34,7 @@ pub struct NumberBlockRequest<'a> {
 /// For what rights are needed.
 pub struct RightsPurpose<'a, T: ChangeTracking + ?Sized> {
     /// What is going to be served.
-    pub publications: &'a [Publication<T::Table>],
+    pub publications: &'a [Publication<T::Tables>],
     /// The change logs that are made.
     pub made: Vec<&'a T::Log>,
     /// The tables of change logs that are removed or made anew, for people.
@@ -56,23 +59,26 @@ pub trait ChangeTracking: Send + Sync + 'static {
     /// The application's tables.
     type Catalog: CatalogReader;
     /// A table of a publication.
-    type Table: ServedTable<Log = Self::Log>;
+    type Tables: TableAdapter<Column = <Self::Catalog as CatalogReader>::Column, Log = Self::Log>;
     /// A change log.
     type Log: ChangeLog;
-
-    /// Whose quotes and comments queries have.
-    const DIALECT: SqlDialect;
 
     /// What nobody sees, if that has to be said whenever something was deployed.
     const UNSEEN: Option<&str>;
 
-    /// How the parameter with this number is written.
-    fn parameter(number: usize) -> String;
+    /// How the database spells what the engine writes.
+    fn dialect() -> &'static dyn SqlDialect {
+        Self::Connection::DIALECT
+    }
 
-    /// How the parameter with this number is written as a value of a column's type, where the
-    /// database may not find the type of a parameter by itself.
-    fn typed_parameter(_: &Self::Table, _column: usize, _number: usize) -> Option<String> {
-        None
+    /// Which quotes and comments its SQL has.
+    fn lexing() -> SqlLexing {
+        Self::dialect().lexing()
+    }
+
+    /// How the parameter with this number is written.
+    fn parameter(number: usize) -> String {
+        Self::dialect().parameter(number)
     }
 
     /// Reads the catalog.
@@ -81,14 +87,14 @@ pub trait ChangeTracking: Send + Sync + 'static {
     ) -> impl Future<Output = Result<Self::Catalog, CentreError>> + Send;
 
     /// What serving a table needs.
-    fn table(published: &CompiledTable<'_>, schema: &Table, catalog: &Self::Catalog)
-    -> Self::Table;
+    fn table(
+        published: &CompiledTable<'_>,
+        schema: &Table,
+        catalog: &Self::Catalog,
+    ) -> PublishedTable<Self::Tables>;
 
     /// How the operator's query for the values of a rule is run.
-    fn scope_sql(inner: &str, table: &Self::Table, rule: WhichRule) -> String;
-
-    /// The query for the highest value of the column of a rule's window.
-    fn highest_sql(table: &Self::Table, rule: usize, window: usize) -> String;
+    fn scope_sql(inner: &str, table: &PublishedTable<Self::Tables>, rule: WhichRule) -> String;
 
     /// Checks that the query of a rule can be run, and yields what the partition columns are. What
     /// is asked: the query, named with its place in the configuration, and the table's rule.
@@ -100,7 +106,7 @@ pub trait ChangeTracking: Send + Sync + 'static {
         asked: (&str, &ScopeQuery, WhichRule),
         published: &CompiledTable<'_>,
         catalog: &[TableInfo],
-        table: &Self::Table,
+        table: &PublishedTable<Self::Tables>,
     ) -> impl Future<Output = Result<(), CentreError>> + Send;
 
     /// What has to be done so that writes to the tables which these queries read are noted, and
@@ -112,16 +118,13 @@ pub trait ChangeTracking: Send + Sync + 'static {
         queries: &[&ScopeQuery],
     ) -> impl Future<Output = Result<ScopeSources, CentreError>> + Send;
 
-    /// The name of a table for people, by which what was handed out is found again.
-    fn title(table: &Self::Table) -> &str;
-
     /// Takes numbers for a column of integers from what numbers the table's rows, in the transaction
     /// that is open, so that nobody else ever gets them: as intervals, each with its first and its
     /// last. They are above `handed_out`, and above what is in the column.
     fn take_numbers(
         connection: &mut Self::Connection,
         asked: NumberBlockRequest<'_>,
-        table: &Self::Table,
+        table: &PublishedTable<Self::Tables>,
     ) -> impl Future<Output = Result<Vec<(i64, i64)>, CentreError>> + Send;
 
     /// Checks that the query for the values that a parameter may have can be run, and yields one
@@ -149,7 +152,11 @@ pub trait ChangeTracking: Send + Sync + 'static {
 
     /// How a statement spells the relation of a table's rows that has these columns, by parameters
     /// from this number on: [`Rows::run_set`](super::upload::upload_writer::UploadWriter::run_set) binds them.
-    fn rows_sql(table: &Self::Table, columns: &[SetColumn], first: usize) -> String;
+    fn rows_sql(
+        table: &PublishedTable<Self::Tables>,
+        columns: &[SetColumn],
+        first: usize,
+    ) -> String;
 
     /// The rows of these tables, as remotes call them, that have no key. Where a primary key is never
     /// NULL there are none.
@@ -186,7 +193,7 @@ pub trait ChangeTracking: Send + Sync + 'static {
     ) -> impl Future<Output = Result<CheckedScript, CentreError>> + Send;
 
     /// The roles under which remotes may act; `None` if the database has no roles.
-    fn roles() -> Option<&'static dyn RoleAdapter<Self::Connection, Self::Table>>;
+    fn roles() -> Option<&'static dyn RoleAdapter<Self::Connection, Self::Tables>>;
 
     /// The SQL that makes the server's own tables.
     fn state() -> String;
@@ -228,7 +235,7 @@ pub trait ChangeTracking: Send + Sync + 'static {
     fn everything(id: i64) -> String;
 
     /// The SQL with which deploying ends.
-    fn deployed(publications: &[Publication<Self::Table>]) -> String;
+    fn deployed(publications: &[Publication<Self::Tables>]) -> String;
 
     /// What removes every trace.
     fn traces(
@@ -265,13 +272,13 @@ pub trait ChangeTracking: Send + Sync + 'static {
     /// Completes what is going to be served.
     fn complete(
         connection: &mut Self::Connection,
-        publications: &mut [Publication<Self::Table>],
+        publications: &mut [Publication<Self::Tables>],
     ) -> impl Future<Output = Result<(), CentreError>> + Send;
 
     /// See [`crate::publication::DeployedPublications::version`]; cheap enough to be asked twice a second.
     fn version<'t>(
         connection: &mut Self::Connection,
-        tables: impl Iterator<Item = &'t Self::Table> + Send,
+        tables: impl Iterator<Item = &'t PublishedTable<Self::Tables>> + Send,
     ) -> impl Future<Output = Result<String, CentreError>> + Send;
 
     /// What has to be asked to tell whether change logs go back to a position, for

@@ -1,30 +1,31 @@
 //! What the engine asks of a database connection: to run statements on the server's own tables.
 //!
-//! Their text is neutral: standard SQL, with the parameters `?1`, `?2` and the tables
-//! `tidewater.name`; the adapter spells both as its database wants them. Parameters and results
-//! are plain values; a flag is an integer, 0 or 1.
+//! [`super::sql`] has the statements; the adapter spells them as its database wants them. Parameters
+//! and results are plain values; a flag is an integer, 0 or 1.
 
 use tidewater_protocol::{RemoteId, UploadId, Value};
 
+use crate::engine::sql::sql_dialect::SqlDialect;
+use crate::engine::sql::statement_shape::SystemSql;
 use crate::error::CentreError;
 
 /// A statement on the server's own tables.
 #[derive(Clone, Debug)]
 pub struct SystemStatement {
-    /// Its neutral text.
-    pub sql: &'static str,
+    /// What it does.
+    pub sql: SystemSql,
     /// The values of `?1`, `?2` and so on.
     pub parameters: Vec<Value>,
-    /// The rows of `{rows ...}`, if the text has it: see [`each`].
+    /// The rows that it is run for, if it is: see [`each`].
     pub rows: Vec<Vec<Value>>,
 }
 
-/// Makes an [`SystemStatement`] of a text and its parameters.
+/// Makes a [`SystemStatement`] of what it does, or of a neutral text, and its parameters.
 #[macro_export]
 macro_rules! system_sql {
     ($sql:expr $(, $parameter:expr)* $(,)?) => {
         $crate::engine::connection::SystemStatement {
-            sql: $sql,
+            sql: $crate::engine::sql::statement_shape::SystemSql::from($sql),
             parameters: vec![$($crate::engine::connection::StatementParameter::value(&$parameter)),*],
             rows: Vec::new(),
         }
@@ -41,22 +42,13 @@ macro_rules! system_row {
 }
 pub use crate::system_row;
 
-/// A statement that does for each of some rows what it would do for it alone. `{rows BLOB TEXT}`
-/// in its text is a relation `v` of these rows, with columns `c1`, `c2` and so on of these types, and
-/// `n`, the row's number from 1; a database may take all of them at once, or one after the other.
-pub fn each(sql: &'static str, rows: Vec<Vec<Value>>) -> SystemStatement {
+/// A statement that does for each of some rows what it would do for it alone.
+pub fn each(sql: impl Into<SystemSql>, rows: Vec<Vec<Value>>) -> SystemStatement {
     SystemStatement {
-        sql,
+        sql: sql.into(),
         parameters: Vec::new(),
         rows,
     }
-}
-
-/// The place of the rows in a neutral text: what is before it, the types, and what is behind it.
-pub fn split_rows(sql: &str) -> Option<(&str, impl Iterator<Item = &str>, &str)> {
-    let (before, rest) = sql.split_once("{rows ")?;
-    let (types, behind) = rest.split_once('}')?;
-    Some((before, types.split(' '), behind))
 }
 
 /// What a statement gave.
@@ -84,6 +76,9 @@ pub enum Durability {
 /// One connection to the database. After an error of [`CentreError::Unavailable`] it is of no more
 /// use.
 pub trait DatabaseConnection: Send {
+    /// How the database spells statements.
+    const DIALECT: &'static dyn SqlDialect;
+
     /// Runs statements one after the other, in one round trip where the database can; gives an
     /// answer to each. `what` is being done, for the error.
     fn flight(
@@ -127,11 +122,8 @@ pub trait DatabaseConnection: Send {
     /// Undoes it.
     fn rollback(&mut self) -> impl Future<Output = Result<(), CentreError>> + Send;
 
-    /// How the adapter spells neutral SQL.
-    fn spell(sql: &str) -> String;
-
     /// Runs statements that read, most of them something for one row ([`each`]), whose number they
-    /// yield first: all of the same text at once. The answers are without the numbers.
+    /// yield first: all of the same SQL at once. The answers are without the numbers.
     fn gather(
         &mut self,
         what: &'static str,

@@ -9,6 +9,8 @@ use super::follow::CommittedChanges;
 use super::inspect::DatabaseInspection;
 use crate::download::{Downloaded, RunningDownloads};
 use crate::engine::served_publications::ServedPublications;
+use crate::engine::sql::published_table::TableAdapter;
+use crate::engine::write_task::{WriteOutcome, WriteTask};
 use crate::error::{CentreError, CentreResult};
 use crate::procedure::{CallInterrupt, CallOutcome, ProcedureCall};
 use crate::scripting::ScriptRun;
@@ -24,11 +26,11 @@ pub type Job<C, T> =
 pub trait WorkerConnection: Send + 'static {
     /// The connection.
     type Connection: DatabaseConnection;
-    /// A table of a publication.
-    type Table: Send + Sync;
+    /// What its tables have of its own.
+    type Tables: TableAdapter;
 
     /// What is served at the moment.
-    fn served(&self) -> Arc<ServedPublications<Self::Table>>;
+    fn served(&self) -> Arc<ServedPublications<Self::Tables>>;
 
     /// Whether the connection is there, as far as can be told without a word to the database.
     fn is_usable(&self) -> bool;
@@ -45,20 +47,63 @@ pub trait WorkerConnection: Send + 'static {
     /// Fills bytes that nobody can guess.
     fn random(&self, bytes: &mut [u8]) -> Result<(), CentreError>;
 
+    /// Writes something.
+    fn write(&mut self, task: WriteTask) -> CentreResult<'_, WriteOutcome>;
+
     /// See [`crate::Worker::apply`].
-    fn apply(&mut self, uploads: Vec<SyncUpload>) -> CentreResult<'_, Vec<UploadOutcome>>;
+    fn apply(&mut self, uploads: Vec<SyncUpload>) -> CentreResult<'_, Vec<UploadOutcome>> {
+        let written = self.write(WriteTask::Apply(uploads));
+        Box::pin(async {
+            match written.await? {
+                WriteOutcome::Applied(outcomes) => Ok(outcomes),
+                other => Err(other.into_mismatch()),
+            }
+        })
+    }
 
     /// See [`crate::Worker::settle_conflict`].
-    fn settle_conflict(&mut self, choice: ConflictChoice) -> CentreResult<'_, SettleOutcome>;
+    fn settle_conflict(&mut self, choice: ConflictChoice) -> CentreResult<'_, SettleOutcome> {
+        let written = self.write(WriteTask::SettleConflict(choice));
+        Box::pin(async {
+            match written.await? {
+                WriteOutcome::Settled(outcome) => Ok(outcome),
+                other => Err(other.into_mismatch()),
+            }
+        })
+    }
 
     /// See [`crate::Worker::settle_refused`].
-    fn settle_refused(&mut self, choice: RefusedChoice) -> CentreResult<'_, SettleOutcome>;
+    fn settle_refused(&mut self, choice: RefusedChoice) -> CentreResult<'_, SettleOutcome> {
+        let written = self.write(WriteTask::SettleRefused(choice));
+        Box::pin(async {
+            match written.await? {
+                WriteOutcome::Settled(outcome) => Ok(outcome),
+                other => Err(other.into_mismatch()),
+            }
+        })
+    }
 
     /// See [`crate::Worker::run_scripts`].
-    fn run_scripts(&mut self, asked: ScriptRun) -> CentreResult<'_, ()>;
+    fn run_scripts(&mut self, asked: ScriptRun) -> CentreResult<'_, ()> {
+        let written = self.write(WriteTask::RunScripts(asked));
+        Box::pin(async {
+            match written.await? {
+                WriteOutcome::Ran => Ok(()),
+                other => Err(other.into_mismatch()),
+            }
+        })
+    }
 
     /// See [`crate::Worker::try_script`].
-    fn try_script(&mut self, trial: ScriptTrial) -> CentreResult<'_, TriedScript>;
+    fn try_script(&mut self, trial: ScriptTrial) -> CentreResult<'_, TriedScript> {
+        let written = self.write(WriteTask::TryScript(trial));
+        Box::pin(async {
+            match written.await? {
+                WriteOutcome::Tried(tried) => Ok(tried),
+                other => Err(other.into_mismatch()),
+            }
+        })
+    }
 
     /// See [`crate::Worker::call`].
     fn call(
@@ -80,7 +125,7 @@ pub trait WorkerConnection: Send + 'static {
 /// A database that can be a centre.
 pub trait Database: DatabaseInspection {
     /// A connection that runs syncs.
-    type Lane: WorkerConnection<Connection = Self::Connection, Table = Self::Table>;
+    type Lane: WorkerConnection<Connection = Self::Connection, Tables = Self::Tables>;
 
     /// Opens another connection that runs syncs.
     fn open_lane(&self) -> CentreResult<'_, Self::Lane>;
@@ -95,17 +140,17 @@ pub trait Database: DatabaseInspection {
     fn random(&self, bytes: &mut [u8]) -> Result<(), CentreError>;
 
     /// Serves publications from now on.
-    fn serve(&self, loaded: ServedPublications<Self::Table>);
+    fn serve(&self, loaded: ServedPublications<Self::Tables>);
 
     /// What is served.
-    fn served(&self) -> Arc<ServedPublications<Self::Table>>;
+    fn served(&self) -> Arc<ServedPublications<Self::Tables>>;
 
     /// Reads what change logs tell since a position that this gave before, on a connection of its
     /// own; without one, only how far they go. No commit is skipped, also none of a transaction
     /// that began before the position. Cheap if nothing was committed.
     fn follow(
         &self,
-        served: Arc<ServedPublications<Self::Table>>,
+        served: Arc<ServedPublications<Self::Tables>>,
         since: Option<Vec<u8>>,
     ) -> CentreResult<'_, CommittedChanges>;
 

@@ -11,9 +11,10 @@ use tidewater_protocol::Table;
 
 use super::catalog::{CatalogReader, listed};
 use super::compile::{follows, tables_differ};
-use super::connection::{DatabaseConnection, system_sql};
-use super::publication::{Publication, ServedTable};
+use super::connection::DatabaseConnection;
+use super::publication::Publication;
 use super::recorded::{DeploymentRecord, Random, past_schemas};
+use super::sql::system::meta;
 use super::state::check;
 use crate::deploy_report::{DeployReport, DeployStep};
 use crate::engine::change_log::ChangeLog;
@@ -23,6 +24,7 @@ use crate::engine::evolution::{DeploymentMode, PastSchemas};
 use crate::engine::publication_compiler::compile_all;
 use crate::engine::scope_query::ScopeQuery;
 use crate::engine::served_publications::ServedPublications;
+use crate::engine::sql::published_table::PublishedTable;
 use crate::error::CentreError;
 use crate::publication::{
     self, PublicationSpec, ScriptSpec, TableSpec, circle_warnings, self_service_warnings,
@@ -34,7 +36,7 @@ type Result<T> = std::result::Result<T, CentreError>;
 /// What has to be done for some publications.
 struct DeploymentPlan<T: ChangeTracking> {
     steps: Vec<DeploymentStep>,
-    publications: Vec<Publication<T::Table>>,
+    publications: Vec<Publication<T::Tables>>,
     recorded: DeploymentRecord,
     past: PastSchemas,
     catalog: T::Catalog,
@@ -69,7 +71,7 @@ pub(super) async fn deploy<T: ChangeTracking>(
     } else {
         run(connection, &plan.steps).await?;
         if !plan.steps.is_empty() {
-            let count = system_sql!("UPDATE tidewater.meta SET deployment = deployment + 1");
+            let count = meta::count_deployment();
             connection.run_one("deploying", count).await?;
         }
         let last = T::deployed(&plan.publications);
@@ -134,7 +136,7 @@ async fn run(connection: &mut impl DatabaseConnection, steps: &[DeploymentStep])
 pub async fn load<T: ChangeTracking>(
     connection: &mut T::Connection,
     specs: &[PublicationSpec],
-) -> Result<ServedPublications<T::Table>> {
+) -> Result<ServedPublications<T::Tables>> {
     connection.begin_trying().await?;
     let plan = DeploymentPlan::<T>::make(connection, specs, 0, &[0; 48]).await?;
     plan.load(connection).await
@@ -147,7 +149,7 @@ pub async fn load<T: ChangeTracking>(
 /// [`CentreError::NotDeployed`] if nothing is, or if the database does not fit any more.
 pub async fn load_deployed<T: ChangeTracking>(
     connection: &mut T::Connection,
-) -> Result<ServedPublications<T::Table>> {
+) -> Result<ServedPublications<T::Tables>> {
     connection.begin_trying().await?;
     let plan = DeploymentPlan::<T>::deployed(connection).await?;
     plan.load(connection).await
@@ -160,7 +162,11 @@ pub async fn load_deployed<T: ChangeTracking>(
 /// [`CentreError::NotDeployed`] if nothing is, or if the database does not fit any more.
 pub(super) async fn deployed<T: ChangeTracking>(
     connection: &mut T::Connection,
-) -> Result<(Vec<PublicationSpec>, Vec<Publication<T::Table>>, T::Catalog)> {
+) -> Result<(
+    Vec<PublicationSpec>,
+    Vec<Publication<T::Tables>>,
+    T::Catalog,
+)> {
     let plan = DeploymentPlan::<T>::deployed(connection).await?;
     plan.fits()?;
     let specs = plan.recorded.specs(plan.catalog.tables())?;
@@ -170,8 +176,8 @@ pub(super) async fn deployed<T: ChangeTracking>(
 /// Loads what is deployed if it is not what is served, or if the tables are not as they were.
 pub async fn reload<T: ChangeTracking>(
     connection: &mut T::Connection,
-    served: &ServedPublications<T::Table>,
-) -> Result<Option<ServedPublications<T::Table>>> {
+    served: &ServedPublications<T::Tables>,
+) -> Result<Option<ServedPublications<T::Tables>>> {
     let is_served = !served.publications.is_empty();
     if is_served
         && number(connection).await? == served.number
@@ -184,9 +190,8 @@ pub async fn reload<T: ChangeTracking>(
 
 /// See [`crate::publication::DeployedPublications::number`].
 async fn number(connection: &mut impl DatabaseConnection) -> Result<i64> {
-    let number = system_sql!("SELECT deployment FROM tidewater.meta");
     let answer = connection
-        .run_one("looking for a deployment", number)
+        .run_one("looking for a deployment", meta::read_deployment())
         .await?;
     answer.rows.first().map_or(Ok(0), |row| row.get(0))
 }
@@ -256,7 +261,7 @@ impl<T: ChangeTracking> DeploymentPlan<T> {
     async fn load(
         mut self,
         connection: &mut T::Connection,
-    ) -> Result<ServedPublications<T::Table>> {
+    ) -> Result<ServedPublications<T::Tables>> {
         self.fits()?;
         T::complete(connection, &mut self.publications).await?;
         let past = past_schemas(connection).await?;
@@ -408,9 +413,9 @@ impl<T: ChangeTracking> DeploymentPlan<T> {
         self.steps.extend(in_place.mends);
         self.changed_tables(&kept);
         for table in self.publications.iter_mut().flat_map(|it| &mut it.tables) {
-            let logs: Vec<String> = table.logs().into_iter().map(ChangeLog::identity).collect();
+            let logs: Vec<String> = table.logs().map(ChangeLog::identity).collect();
             for (rule, log) in logs.iter().enumerate() {
-                table.set_log(rule, kept.get(log).copied().unwrap_or_default());
+                table.rules[rule].log_id = kept.get(log).copied().unwrap_or_default();
             }
         }
     }
@@ -433,7 +438,7 @@ impl<T: ChangeTracking> DeploymentPlan<T> {
                 };
                 let is_changed =
                     before.is_some_and(|before| !follows(before, table) || is_back(before));
-                let logs = served.logs().into_iter().filter(|_| is_changed);
+                let logs = served.logs().filter(|_| is_changed);
                 for log in logs {
                     let Some(id) = kept.get(&log.identity()).copied() else {
                         continue;
@@ -564,10 +569,10 @@ fn unasked_resolver<'s>(spec: &'s PublicationSpec, table: &TableSpec) -> Option<
 }
 
 /// The distinct change logs that publications need.
-fn wanted<T: ChangeTracking>(publications: &[Publication<T::Table>]) -> Vec<T::Log> {
+fn wanted<T: ChangeTracking>(publications: &[Publication<T::Tables>]) -> Vec<T::Log> {
     let mut wanted: Vec<T::Log> = Vec::new();
     let tables = publications.iter().flat_map(|it| &it.tables);
-    for log in tables.flat_map(ServedTable::logs) {
+    for log in tables.flat_map(PublishedTable::logs) {
         let mut same = wanted.iter_mut();
         match same.find(|it| it.identity() == log.identity()) {
             Some(same) => same.join(log),

@@ -10,11 +10,9 @@ use bytes::Bytes;
 
 use tidewater_protocol::Value;
 
-use super::connection::{
-    DatabaseConnection, ResultRow, StatementParameter, SystemStatement, each, system_row,
-    system_sql,
-};
+use super::connection::{DatabaseConnection, ResultRow, SystemStatement};
 use super::once::{self, KeyRecord, KeyUse};
+use super::sql::system::events::{self as sql, EventRange, EventRow, PrunedEvents};
 use crate::error::CentreError;
 use crate::events::{AppendOutcome, NewEvents, SpaceRetention, StoredEvent};
 
@@ -92,27 +90,23 @@ async fn append_once(
             once::finish(&new.user, key, KeyUse::Events, outcome)
         }));
         for (subject, payload) in &new.events {
-            rows.push(system_row![
-                new.space,
-                *first,
-                check[..],
+            let row = EventRow {
+                space: &new.space,
+                id: *first,
+                check: &check,
                 subject,
-                payload[..],
-                new.user,
-                now_ms
-            ]);
+                payload,
+                user: &new.user,
+                now_ms,
+            };
+            rows.push(row.values());
             *first += 1;
         }
     }
     let mut statements = finished;
     while !rows.is_empty() {
         let rest = rows.split_off(rows.len().min(ROWS_AT_ONCE));
-        statements.push(each(
-            "INSERT INTO tidewater.event (space, id, check_bytes, subject, payload, user_name, at_ms)
-             SELECT c1, c2, c3, c4, c5, c6, c7
-             FROM {rows TEXT INTEGER BLOB TEXT BLOB TEXT INTEGER}",
-            std::mem::replace(&mut rows, rest),
-        ));
+        statements.push(sql::insert(std::mem::replace(&mut rows, rest)));
     }
     connection.flight(APPENDING, &statements).await?;
     again(batch, &mut appended);
@@ -179,15 +173,7 @@ async fn numbers<'s>(
     connection: &mut impl DatabaseConnection,
     counts: &BTreeMap<&'s str, u64>,
 ) -> Result<BTreeMap<&'s str, u64>> {
-    let rows = counts
-        .iter()
-        .map(|(space, count)| system_row![space, *count]);
-    let take = each(
-        "INSERT INTO tidewater.space AS s (name, last) SELECT c1, c2 FROM {rows TEXT INTEGER}
-         WHERE true ON CONFLICT (name) DO UPDATE SET last = s.last + excluded.last
-         RETURNING name, last",
-        rows.collect(),
-    );
+    let take = sql::take_numbers(counts.iter().map(|(space, count)| (*space, *count)));
     let answer = connection.run_one(APPENDING, take).await?;
     let mut next = BTreeMap::new();
     for row in &answer.rows {
@@ -231,19 +217,12 @@ pub(super) async fn after(
     after: u64,
     (limit, max_bytes): (u64, u64),
 ) -> Result<Vec<StoredEvent>> {
-    // The first one comes whatever its size.
-    let select = system_sql!(
-        "SELECT id, check_bytes, subject, payload, user_name, at_ms FROM (
-           SELECT e.*, sum(length(payload)) OVER (ORDER BY id) - length(payload) AS bytes_before
-           FROM (SELECT id, check_bytes, subject, payload, user_name, at_ms FROM tidewater.event
-                 WHERE space = ?1 AND id > ?2 ORDER BY id LIMIT ?3) e) s
-         WHERE bytes_before < ?4 ORDER BY id",
-        space,
+    let range = EventRange {
         after,
         limit,
-        max_bytes.max(1),
-    );
-    read(connection, select).await
+        max_bytes,
+    };
+    read(connection, sql::list(space, &range)).await
 }
 
 /// See [`crate::Worker::last_values`].
@@ -253,29 +232,12 @@ pub(super) async fn last_values(
     after_subject: &str,
     (limit, max_bytes): (u64, u64),
 ) -> Result<Vec<StoredEvent>> {
-    // From subject to subject by the index, whatever the number of their events.
-    let select = system_sql!(
-        "WITH RECURSIVE subjects (subject) AS (
-           SELECT (SELECT subject FROM tidewater.event WHERE space = ?1 AND subject > ?2
-                   ORDER BY subject LIMIT 1)
-           UNION ALL
-           SELECT (SELECT e.subject FROM tidewater.event e
-                   WHERE e.space = ?1 AND e.subject > s.subject ORDER BY e.subject LIMIT 1)
-           FROM subjects s WHERE s.subject IS NOT NULL
-         ), found AS (SELECT subject FROM subjects WHERE subject IS NOT NULL LIMIT ?3)
-         SELECT id, check_bytes, subject, payload, user_name, at_ms FROM (
-           SELECT e.*, sum(length(payload)) OVER (ORDER BY subject) - length(payload)
-             AS bytes_before
-           FROM tidewater.event e WHERE space = ?1 AND id IN (
-             SELECT (SELECT max(m.id) FROM tidewater.event m
-                     WHERE m.space = ?1 AND m.subject = f.subject) FROM found f)) s
-         WHERE bytes_before < ?4 ORDER BY subject",
-        space,
-        after_subject,
+    let range = EventRange {
+        after: after_subject,
         limit,
-        max_bytes.max(1),
-    );
-    read(connection, select).await
+        max_bytes,
+    };
+    read(connection, sql::list_last_values(space, &range)).await
 }
 
 async fn read(
@@ -318,11 +280,7 @@ pub(super) async fn event_check(
     space: &str,
     id: u64,
 ) -> Result<Option<[u8; 8]>> {
-    let select = system_sql!(
-        "SELECT check_bytes FROM tidewater.event WHERE space = ?1 AND id = ?2",
-        space,
-        id,
-    );
+    let select = sql::read_check(space, id);
     let answer = connection.run_one("reading events", select).await?;
     let row = answer.rows.first();
     row.map(|row| check(&row.get::<Vec<u8>>(0)?)).transpose()
@@ -333,10 +291,7 @@ pub(super) async fn ends(
     connection: &mut impl DatabaseConnection,
     spaces: &[String],
 ) -> Result<Vec<u64>> {
-    let select = each(
-        "SELECT v.n, last FROM {rows TEXT} JOIN tidewater.space ON name = v.c1",
-        spaces.iter().map(|it| vec![it.value()]).collect(),
-    );
+    let select = sql::find_last_numbers(spaces);
     let answer = connection.run_one("reading events", select).await?;
     let mut ends = vec![0; spaces.len()];
     for row in &answer.rows {
@@ -376,13 +331,7 @@ async fn prune_space(
     let before_ms = now_ms.saturating_sub(retention.kept_ms);
     let (mut pruned, mut from) = (0, 0);
     loop {
-        let piece = system_sql!(
-            "SELECT max(id), min(at_ms) FROM (SELECT id, at_ms FROM tidewater.event
-             WHERE space = ?1 AND id > ?2 ORDER BY id LIMIT ?3) p",
-            space,
-            from,
-            PRUNED_AT_ONCE,
-        );
+        let piece = sql::read_piece(space, from, PRUNED_AT_ONCE);
         let answer = connection.run_one(what, piece).await?;
         let row = answer.rows.first();
         let piece = row.map(|row| -> Result<_> { Ok((row.get(0)?, row.get(1)?)) });
@@ -393,19 +342,13 @@ async fn prune_space(
         if oldest_ms >= before_ms {
             return Ok(pruned);
         }
-        let delete = match retention.keeps_last {
-            false => {
-                "DELETE FROM tidewater.event
-                 WHERE space = ?1 AND id > ?2 AND id <= ?3 AND at_ms < ?4"
-            }
-            true => {
-                "DELETE FROM tidewater.event
-                 WHERE space = ?1 AND id > ?2 AND id <= ?3 AND at_ms < ?4
-                   AND id < (SELECT max(m.id) FROM tidewater.event m WHERE m.space = ?1
-                     AND m.subject = tidewater.event.subject)"
-            }
-        };
-        let delete = system_sql!(delete, space, from, to, before_ms);
+        let delete = sql::prune(&PrunedEvents {
+            space,
+            from,
+            to,
+            before_ms,
+            keeps_last: retention.keeps_last,
+        });
         pruned += connection.run_one(what, delete).await?.changed;
         from = to;
     }

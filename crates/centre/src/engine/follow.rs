@@ -3,12 +3,14 @@
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
-use super::connection::{DatabaseConnection, SystemStatement, each, system_row};
+use super::connection::DatabaseConnection;
 use super::inspect::DatabaseInspection;
-use super::publication::{RowRule, ServedTable};
+use super::publication::RowRule;
 use super::scope::ScopePurpose;
+use super::sql::system::scope_pieces;
 use crate::context::SyncContext;
 use crate::engine::served_publications::ServedPublications;
+use crate::engine::sql::published_table::{PublishedTable, TableAdapter};
 use crate::error::CentreError;
 use crate::follow::{FollowPosition, FollowedCommits, HoldingRequest, Interest, RemoteHolding};
 use crate::scope::{Checkpoint, Digest, HeldPartitions, PartitionList, Partitions, Scope};
@@ -38,7 +40,9 @@ pub enum LogChanges {
 
 /// The change logs of what is served, each once, with a rule that has it and the rule's table and
 /// place among the table's.
-pub fn logs<T: ServedTable>(served: &ServedPublications<T>) -> Vec<(i64, &RowRule, &T, usize)> {
+pub fn logs<T: TableAdapter>(
+    served: &ServedPublications<T>,
+) -> Vec<(i64, &RowRule, &PublishedTable<T>, usize)> {
     let mut seen = BTreeSet::new();
     let mut logs = of_rules(served);
     logs.retain(|(log, ..)| seen.insert(*log));
@@ -46,7 +50,9 @@ pub fn logs<T: ServedTable>(served: &ServedPublications<T>) -> Vec<(i64, &RowRul
 }
 
 /// The rules of what is served whose changes remotes get, with their change logs.
-fn of_rules<T: ServedTable>(served: &ServedPublications<T>) -> Vec<(i64, &RowRule, &T, usize)> {
+fn of_rules<T: TableAdapter>(
+    served: &ServedPublications<T>,
+) -> Vec<(i64, &RowRule, &PublishedTable<T>, usize)> {
     let mut found = Vec::new();
     for publication in &served.publications {
         for (index, table) in publication.tables.iter().enumerate() {
@@ -63,7 +69,7 @@ fn of_rules<T: ServedTable>(served: &ServedPublications<T>) -> Vec<(i64, &RowRul
 }
 
 /// Whom it concerns what change logs tell.
-pub(super) fn followed<T: ServedTable>(
+pub(super) fn followed<T: TableAdapter>(
     served: &ServedPublications<T>,
     changes: CommittedChanges,
 ) -> FollowedCommits {
@@ -104,7 +110,7 @@ impl RemoteHolding {
 /// See [`crate::Worker::holdings_now`].
 pub(super) async fn holdings_now<T: DatabaseInspection>(
     connection: &mut T::Connection,
-    served: &ServedPublications<T::Table>,
+    served: &ServedPublications<T::Tables>,
     asked: &[HoldingRequest],
 ) -> Result<Vec<Option<Vec<RemoteHolding>>>> {
     let mut answers = Vec::with_capacity(asked.len());
@@ -135,7 +141,7 @@ pub(super) async fn holdings_now<T: DatabaseInspection>(
 
 async fn holding<T: DatabaseInspection>(
     connection: &mut T::Connection,
-    served: &ServedPublications<T::Table>,
+    served: &ServedPublications<T::Tables>,
     publication: &str,
     context: &SyncContext,
 ) -> Result<RemoteHolding> {
@@ -203,12 +209,9 @@ async fn contents(
         return Ok(HashMap::new());
     }
     let digests: Vec<Digest> = digests.into_iter().collect();
-    let select: SystemStatement = each(
-        "SELECT v.n, content FROM {rows BLOB} JOIN tidewater.scope_piece ON digest = v.c1",
-        digests.iter().map(|it| system_row![it[..]]).collect(),
-    );
     let what = "reading a scope that was handed out";
-    let answer = connection.run_one(what, select).await?;
+    let find = scope_pieces::find(&digests);
+    let answer = connection.run_one(what, find).await?;
     let mut contents = HashMap::new();
     for row in &answer.rows {
         let number: u64 = row.get(0)?;

@@ -6,12 +6,13 @@ use super::publication::Publication;
 use super::scope::ScopePurpose;
 use crate::context::SyncContext;
 use crate::engine::change_tracking::ChangeTracking;
+use crate::engine::sql::published_table::TableAdapter;
 use crate::error::CentreError;
 use crate::scope::{RuleScope, Scope};
 
 /// A row of a publication's table, by its key.
 #[derive(Debug)]
-pub struct KeyedRow<'a, T> {
+pub struct KeyedRow<'a, T: TableAdapter> {
     /// The publication.
     pub publication: &'a Publication<T>,
     /// The table, by its place there.
@@ -53,7 +54,7 @@ pub const ENTRIES_TOLD: usize = 10;
 
 /// The rows of a table that somebody holds under a configuration.
 #[derive(Debug)]
-pub struct ConfigurationSide<'a, T> {
+pub struct ConfigurationSide<'a, T: TableAdapter> {
     /// The publication.
     pub publication: &'a Publication<T>,
     /// The table, by its place there.
@@ -62,13 +63,13 @@ pub struct ConfigurationSide<'a, T> {
     pub scope: &'a [RuleScope],
 }
 
-impl<T> Clone for ConfigurationSide<'_, T> {
+impl<T: TableAdapter> Clone for ConfigurationSide<'_, T> {
     fn clone(&self) -> Self {
         *self
     }
 }
 
-impl<T> Copy for ConfigurationSide<'_, T> {}
+impl<T: TableAdapter> Copy for ConfigurationSide<'_, T> {}
 
 /// How two sets of rows of a table differ.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -88,7 +89,7 @@ pub trait DatabaseInspection: ChangeTracking {
     /// What a user holds now of a publication.
     fn scope(
         connection: &mut Self::Connection,
-        publication: &Publication<Self::Table>,
+        publication: &Publication<Self::Tables>,
         context: &SyncContext,
         purpose: ScopePurpose,
     ) -> impl Future<Output = Result<Scope, CentreError>> + Send;
@@ -98,7 +99,7 @@ pub trait DatabaseInspection: ChangeTracking {
     fn cells(
         connection: &mut Self::Connection,
         catalog: &Self::Catalog,
-        row: &KeyedRow<'_, Self::Table>,
+        row: &KeyedRow<'_, Self::Tables>,
         cells: &[InspectedCell],
     ) -> impl Future<Output = Result<Option<Vec<Value>>, CentreError>> + Send;
 
@@ -106,7 +107,7 @@ pub trait DatabaseInspection: ChangeTracking {
     /// that is the server's own.
     fn seen(
         connection: &mut Self::Connection,
-        row: &KeyedRow<'_, Self::Table>,
+        row: &KeyedRow<'_, Self::Tables>,
         context: &SyncContext,
     ) -> impl Future<Output = Result<Option<(String, bool)>, CentreError>> + Send {
         let _ = (connection, row, context);
@@ -117,7 +118,7 @@ pub trait DatabaseInspection: ChangeTracking {
     /// Whether a mark was made until `until_ms` that is later, is told with each.
     fn entries(
         connection: &mut Self::Connection,
-        row: &KeyedRow<'_, Self::Table>,
+        row: &KeyedRow<'_, Self::Tables>,
         rule: usize,
         until_ms: i64,
     ) -> impl Future<Output = Result<Vec<ChangeLogEntry>, CentreError>> + Send;
@@ -128,7 +129,7 @@ pub trait DatabaseInspection: ChangeTracking {
     fn difference(
         connection: &mut Self::Connection,
         context: &SyncContext,
-        sides: [Option<ConfigurationSide<'_, Self::Table>>; 2],
+        sides: [Option<ConfigurationSide<'_, Self::Tables>>; 2],
         rows: usize,
     ) -> impl Future<Output = Result<Option<RowsDiffer>, CentreError>> + Send;
 }

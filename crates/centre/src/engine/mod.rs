@@ -5,6 +5,7 @@
 //! [`crate::Worker`]s of that.
 
 pub mod acting;
+pub mod call;
 pub mod callable_procedure;
 pub mod catalog;
 pub mod centre;
@@ -43,9 +44,11 @@ pub mod script;
 pub mod scripts;
 pub mod served_publications;
 mod session;
+pub mod sql;
 pub mod state;
 pub mod thread;
 pub mod too_long;
 pub mod upload;
 pub mod watermark;
 pub mod window;
+pub mod write_task;

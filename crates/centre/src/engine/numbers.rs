@@ -6,25 +6,17 @@
 
 use tidewater_protocol::message::NumberBlock;
 
-use super::connection::{DatabaseConnection, StatementResult, SystemStatement, system_sql};
+use super::connection::{DatabaseConnection, StatementResult, SystemStatement};
+use super::sql::system::number_blocks;
 use crate::engine::change_tracking::{ChangeTracking, NumberBlockRequest};
 use crate::engine::served_publications::ServedPublications;
+use crate::engine::sql::published_table::PublishedTable;
 use crate::error::CentreError;
 use crate::records::{BlockRecord, NumbersRequest, NumbersStatus};
 
 /// What has to be asked to tell what was handed out; [`told`] reads the answers.
 pub(super) fn ask() -> [SystemStatement; 2] {
-    [
-        system_sql!(
-            "SELECT table_name, min(column_name), CAST(sum(last - first + 1) AS bigint), max(last),
-             count(DISTINCT remote_id)
-             FROM tidewater.identity_block GROUP BY table_name ORDER BY table_name"
-        ),
-        system_sql!(
-            "SELECT table_name, remote_id, user_name, first, last, at_ms
-             FROM tidewater.identity_block ORDER BY id DESC LIMIT 20"
-        ),
-    ]
+    [number_blocks::count(), number_blocks::list_last()]
 }
 
 /// What was handed out, by table, and the last blocks of it.
@@ -59,7 +51,7 @@ pub(super) fn told(
 /// See [`crate::Worker::hand_out`].
 pub(super) async fn hand_out<T: ChangeTracking>(
     connection: &mut T::Connection,
-    served: &ServedPublications<T::Table>,
+    served: &ServedPublications<T::Tables>,
     wanted: &NumbersRequest,
 ) -> Result<Vec<NumberBlock>, CentreError> {
     let publication = served.publication(&wanted.publication)?;
@@ -95,14 +87,11 @@ pub(super) async fn hand_out<T: ChangeTracking>(
 async fn hand_out_of<T: ChangeTracking>(
     connection: &mut T::Connection,
     wanted: &NumbersRequest,
-    of_centre: &T::Table,
+    of_centre: &PublishedTable<T::Tables>,
     (column, count): (&str, u32),
 ) -> Result<Vec<(i64, i64)>, CentreError> {
-    let name = T::title(of_centre);
-    let highest = system_sql!(
-        "SELECT max(last) FROM tidewater.identity_block WHERE table_name = ?1",
-        name,
-    );
+    let name = &*of_centre.title;
+    let highest = number_blocks::read_highest(name);
     let highest = connection
         .run_one("looking for what was handed out", highest)
         .await?;
@@ -113,19 +102,8 @@ async fn hand_out_of<T: ChangeTracking>(
         handed_out: highest.transpose()?.flatten().unwrap_or(0),
     };
     let taken = T::take_numbers(connection, asked, of_centre).await?;
-    let notes = taken.iter().map(|(first, last)| {
-        system_sql!(
-            "INSERT INTO tidewater.identity_block (table_name, column_name, remote_id,
-                 user_name, first, last, at_ms) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)",
-            name,
-            column,
-            wanted.remote_id,
-            wanted.user,
-            first,
-            last,
-            wanted.now_ms,
-        )
-    });
+    let notes = taken.iter();
+    let notes = notes.map(|block| number_blocks::insert((name, column), wanted, *block));
     let notes: Vec<_> = notes.collect();
     connection.flight("handing out numbers", &notes).await?;
     Ok(taken)

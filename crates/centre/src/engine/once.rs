@@ -3,7 +3,8 @@
 //! A key is noted in the transaction of what is done under it, so that it is known if and only if
 //! that was done. Of what a program does elsewhere it is noted before and again after.
 
-use super::connection::{DatabaseConnection, Durability, SystemStatement, system_sql};
+use super::connection::{DatabaseConnection, Durability, SystemStatement};
+use super::sql::system::once_keys::{self, OnceKey, OnceUse};
 use crate::error::CentreError;
 use crate::procedure::OnceKeyState;
 
@@ -35,6 +36,14 @@ impl<'c> KeyUse<'c> {
             KeyUse::Events => "",
         }
     }
+
+    fn at(self, now_ms: i64) -> OnceUse<'c> {
+        OnceUse {
+            kind: self.kind(),
+            procedure: self.procedure(),
+            now_ms,
+        }
+    }
 }
 
 /// The kind of [`KeyUse::Provided`].
@@ -53,15 +62,7 @@ pub(super) struct KeyRecord {
 
 /// Notes that something is begun under a key; changes nothing if the key is taken.
 pub(super) fn note(user: &str, key: [u8; 16], used: KeyUse<'_>, now_ms: i64) -> SystemStatement {
-    system_sql!(
-        "INSERT INTO tidewater.once (user_name, call_key, kind, procedure_name, at_ms)
-         VALUES (?1, ?2, ?3, ?4, ?5) ON CONFLICT (user_name, call_key) DO NOTHING",
-        user,
-        key[..],
-        used.kind(),
-        used.procedure(),
-        now_ms,
-    )
+    once_keys::insert(OnceKey { user, key }, used.at(now_ms))
 }
 
 /// Notes what came of what was begun under a key, if that was a use of this kind.
@@ -71,18 +72,7 @@ pub(super) fn finish(
     used: KeyUse<'_>,
     outcome: Vec<u8>,
 ) -> SystemStatement {
-    finish_kind(user, key, used.kind(), outcome)
-}
-
-fn finish_kind(user: &str, key: [u8; 16], kind: i64, outcome: Vec<u8>) -> SystemStatement {
-    system_sql!(
-        "UPDATE tidewater.once SET outcome = ?4
-         WHERE user_name = ?1 AND call_key = ?2 AND kind = ?3 AND outcome IS NULL",
-        user,
-        key[..],
-        kind,
-        outcome,
-    )
+    once_keys::finish(OnceKey { user, key }, used.kind(), &outcome)
 }
 
 /// Both at once.
@@ -93,16 +83,7 @@ pub(super) fn note_done(
     outcome: Vec<u8>,
     now_ms: i64,
 ) -> SystemStatement {
-    system_sql!(
-        "INSERT INTO tidewater.once (user_name, call_key, kind, procedure_name, at_ms, outcome)
-         VALUES (?1, ?2, ?3, ?4, ?5, ?6) ON CONFLICT (user_name, call_key) DO NOTHING",
-        user,
-        key[..],
-        used.kind(),
-        used.procedure(),
-        now_ms,
-        outcome,
-    )
+    once_keys::insert_finished(OnceKey { user, key }, used.at(now_ms), &outcome)
 }
 
 /// What is known of a key that is wanted for something; `None` if it is free.
@@ -112,12 +93,7 @@ pub(super) async fn kept(
     key: [u8; 16],
     wanted: KeyUse<'_>,
 ) -> Result<Option<KeyRecord>> {
-    let select = system_sql!(
-        "SELECT kind, procedure_name, outcome, at_ms FROM tidewater.once
-         WHERE user_name = ?1 AND call_key = ?2",
-        user,
-        key[..],
-    );
+    let select = once_keys::read(OnceKey { user, key });
     let answer = connection.run_one("looking for a key", select).await?;
     let row = answer.rows.first().map(|row| -> Result<KeyRecord> {
         Ok(KeyRecord {
@@ -167,13 +143,7 @@ pub(super) async fn forget_provided(
     user: &str,
     key: [u8; 16],
 ) -> Result<()> {
-    let forget = system_sql!(
-        "DELETE FROM tidewater.once
-         WHERE user_name = ?1 AND call_key = ?2 AND kind = ?3 AND outcome IS NULL",
-        user,
-        key[..],
-        PROVIDED,
-    );
+    let forget = once_keys::delete_unfinished(OnceKey { user, key }, PROVIDED);
     let what = "giving a call's key back";
     connection
         .transact(what, Durability::Durable, &[forget])
@@ -188,7 +158,7 @@ pub(super) async fn finish_provided(
     key: [u8; 16],
     outcome: Vec<u8>,
 ) -> Result<()> {
-    let finish = finish_kind(user, key, PROVIDED, outcome);
+    let finish = once_keys::finish(OnceKey { user, key }, PROVIDED, &outcome);
     let what = "keeping what became of a call";
     connection
         .transact(what, Durability::Durable, &[finish])

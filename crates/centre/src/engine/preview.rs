@@ -17,6 +17,7 @@ use super::scripts::{chosen, version};
 use super::upload::row_json;
 use crate::context::SyncContext;
 use crate::engine::publication_compiler::compile_all;
+use crate::engine::sql::published_table::TableAdapter;
 use crate::error::CentreError;
 use crate::preview::{Preview, PreviewRequest, PreviewedRemote, PreviewedTable, SchemaChange};
 use crate::publication::PublicationSpec;
@@ -101,15 +102,15 @@ type Same = (String, String, Option<Short>, Option<Short>, String);
 
 struct PreviewRun<'p, T: DatabaseInspection> {
     asked: &'p PreviewRequest,
-    before: &'p [Publication<T::Table>],
-    now: &'p [Publication<T::Table>],
+    before: &'p [Publication<T::Tables>],
+    now: &'p [Publication<T::Tables>],
     /// Remotes that hold the same differ in the same.
     known: BTreeMap<Same, RowsDiffer>,
     notes: BTreeSet<String>,
 }
 
 /// A publication under one configuration, and what somebody holds of it.
-struct PreviewSide<'p, T> {
+struct PreviewSide<'p, T: TableAdapter> {
     publication: &'p Publication<T>,
     scope: Scope,
     context: SyncContext,
@@ -126,7 +127,7 @@ impl<'p, T: DatabaseInspection> PreviewRun<'p, T> {
         let mut tables = Vec::new();
         for name in subscribed(connection, remote.id).await? {
             let named =
-                |all: &'p [Publication<T::Table>]| all.iter().find(|it| it.schema.name == name);
+                |all: &'p [Publication<T::Tables>]| all.iter().find(|it| it.schema.name == name);
             let Some(before) = named(self.before) else {
                 continue;
             };
@@ -136,7 +137,7 @@ impl<'p, T: DatabaseInspection> PreviewRun<'p, T> {
                 Some(now) => Some(held::<T>(connection, now, &context).await?),
                 None => None,
             };
-            let of_schema = |held: &PreviewSide<'p, T::Table>| {
+            let of_schema = |held: &PreviewSide<'p, T::Tables>| {
                 let tables = held.publication.schema.tables.iter();
                 tables.map(|it| it.name.clone()).collect::<Vec<_>>()
             };
@@ -180,8 +181,8 @@ impl<'p, T: DatabaseInspection> PreviewRun<'p, T> {
         connection: &mut T::Connection,
         table: &str,
         (before, now): (
-            &PreviewSide<'p, T::Table>,
-            Option<&PreviewSide<'p, T::Table>>,
+            &PreviewSide<'p, T::Tables>,
+            Option<&PreviewSide<'p, T::Tables>>,
         ),
     ) -> Result<Option<PreviewedTable>> {
         let name = &before.publication.schema.name;
@@ -248,9 +249,9 @@ impl<'p, T: DatabaseInspection> PreviewRun<'p, T> {
 /// What somebody holds of a publication.
 async fn held<'p, T: DatabaseInspection>(
     connection: &mut T::Connection,
-    publication: &'p Publication<T::Table>,
+    publication: &'p Publication<T::Tables>,
     context: &SyncContext,
-) -> Result<PreviewSide<'p, T::Table>> {
+) -> Result<PreviewSide<'p, T::Tables>> {
     Ok(PreviewSide {
         publication,
         scope: T::scope(connection, publication, context, ScopePurpose::Reading).await?,
@@ -258,7 +259,7 @@ async fn held<'p, T: DatabaseInspection>(
     })
 }
 
-impl<T> PreviewSide<'_, T> {
+impl<T: TableAdapter> PreviewSide<'_, T> {
     /// The rows of a table, if it has the table and remotes download of it; the inner error says why
     /// they cannot be counted.
     fn side(
@@ -300,7 +301,7 @@ impl<T> PreviewSide<'_, T> {
     }
 }
 
-impl<T> PreviewSide<'_, T> {
+impl<T: TableAdapter> PreviewSide<'_, T> {
     /// What is to be said of a table whose rows a script gives to remotes of another version than the
     /// one that is looked at: which one a remote asks for, only it knows.
     fn other_version(&self, table: usize) -> Option<String> {
@@ -319,7 +320,7 @@ impl<T> PreviewSide<'_, T> {
 }
 
 /// Whether two sides have the same rows by the same rules, so that nothing has to be counted.
-fn is_same<T>(sides: &[Option<ConfigurationSide<'_, T>>; 2]) -> bool {
+fn is_same<T: TableAdapter>(sides: &[Option<ConfigurationSide<'_, T>>; 2]) -> bool {
     let [Some(before), Some(now)] = sides else {
         return false;
     };
@@ -355,11 +356,11 @@ fn short(scope: &[RuleScope]) -> Short {
 async fn difference<T: DatabaseInspection>(
     connection: &mut T::Connection,
     context: &SyncContext,
-    sides: [Option<ConfigurationSide<'_, T::Table>>; 2],
+    sides: [Option<ConfigurationSide<'_, T::Tables>>; 2],
     rows: usize,
 ) -> Result<Option<RowsDiffer>> {
-    let title = |side: Option<ConfigurationSide<'_, T::Table>>| {
-        side.map(|it| T::title(&it.publication.tables[it.table]).to_owned())
+    let title = |side: Option<ConfigurationSide<'_, T::Tables>>| {
+        side.map(|it| it.publication.tables[it.table].title.clone())
     };
     let [before, now] = sides;
     if before.is_none() || now.is_none() || title(before) == title(now) {
@@ -374,14 +375,17 @@ async fn difference<T: DatabaseInspection>(
     }))
 }
 
-fn key_json<T>(side: &ConfigurationSide<'_, T>, key: &[Value]) -> String {
+fn key_json<T: TableAdapter>(side: &ConfigurationSide<'_, T>, key: &[Value]) -> String {
     let table = &side.publication.schema.tables[side.table];
     let types: Vec<_> = table.key_columns().map(|it| it.column_type).collect();
     row_json::key(&typed(&types, key))
 }
 
 /// The tables and columns that come and go.
-fn changes<T>(before: &[Publication<T>], now: &[Publication<T>]) -> Vec<SchemaChange> {
+fn changes<T: TableAdapter>(
+    before: &[Publication<T>],
+    now: &[Publication<T>],
+) -> Vec<SchemaChange> {
     let mut changes = Vec::new();
     for (ours, others, comes) in [(before, now, false), (now, before, true)] {
         for publication in ours {

@@ -9,14 +9,14 @@ use super::evolution::PastSchemas;
 use super::resolve::Resolver;
 use super::scripts::Versions;
 use super::window::Window;
-use crate::engine::change_log::ChangeLog;
 use crate::engine::role_assumption::RoleAssumption;
 use crate::engine::scope_query::{Permit, ScopeQuery};
+use crate::engine::sql::published_table::{PublishedTable, TableAdapter};
 use crate::publication::{HandledSpec, OnReject, ReplayPolicy, UploadOrder};
 
-/// A publication, ready to be served. `T` is what the adapter has to know of a table.
+/// A publication, ready to be served.
 #[derive(Debug)]
-pub struct Publication<T> {
+pub struct Publication<T: TableAdapter> {
     /// As the database has it now.
     pub schema: Arc<PublicationSchema>,
     /// As it was deployed, which is what remotes are told. It differs from the other in no table,
@@ -53,13 +53,13 @@ pub struct Publication<T> {
     pub row_types: Arc<[Vec<ColumnType>]>,
     /// The queries for the rank of a user, by table, where conflicts go by it.
     pub ranks: Vec<Option<ScopeQuery>>,
-    /// What the adapter knows of its tables.
-    pub tables: Vec<T>,
+    /// Its tables, as statements need them.
+    pub tables: Vec<PublishedTable<T>>,
     /// What its operator may not have thought of.
     pub warnings: Vec<String>,
 }
 
-impl<T> Publication<T> {
+impl<T: TableAdapter> Publication<T> {
     /// What downloads need of it.
     pub fn published(&self) -> PublishedSchema {
         PublishedSchema {
@@ -126,25 +126,6 @@ pub struct RowRule {
     pub filled: Vec<usize>,
     /// What makes it another rule, as text.
     pub identity: String,
-}
-
-/// A table of a publication, as an adapter serves it.
-pub trait ServedTable: Send + Sync + 'static {
-    /// A change log.
-    type Log: ChangeLog;
-
-    /// The change logs of its rules, in their order; none if its changes are not tracked.
-    fn logs(&self) -> Vec<&Self::Log>;
-
-    /// The number of the change log of a rule, once that is deployed; `None` if its changes are not
-    /// tracked.
-    fn log(&self, rule: usize) -> Option<i64>;
-
-    /// Its name in SQL.
-    fn sql_name(&self) -> String;
-
-    /// Tells the number of the change log of a rule, once that is deployed.
-    fn set_log(&mut self, rule: usize, id: i64);
 }
 
 /// A publication as it is served: its schema, and how the rows of its tables are packed.

@@ -13,8 +13,9 @@ use crate::engine::compile::CompiledRule;
 use crate::engine::compile::{CompiledTable, WhichRule, compile};
 use crate::engine::publication::{Publication, RowRule, Writes};
 use crate::engine::scope_query::{Permit, ScopeQuery, wrong};
-use crate::engine::script::{Script, ScriptParameter, SqlDialect};
+use crate::engine::script::{Script, ScriptParameter};
 use crate::engine::scripts;
+use crate::engine::sql::published_table::PublishedTable;
 use crate::engine::window::Window;
 use crate::error::CentreError;
 use crate::nearest::nearest;
@@ -30,7 +31,7 @@ pub async fn compile_all<T: ChangeTracking>(
     connection: &mut T::Connection,
     specs: &[PublicationSpec],
     catalog: &T::Catalog,
-) -> Result<Vec<Publication<T::Table>>> {
+) -> Result<Vec<Publication<T::Tables>>> {
     let mut publications = Vec::with_capacity(specs.len());
     for spec in specs {
         publications.push(compile_one::<T>(connection, spec, catalog).await?);
@@ -43,7 +44,7 @@ pub async fn compile_one<T: ChangeTracking>(
     connection: &mut T::Connection,
     spec: &PublicationSpec,
     catalog: &T::Catalog,
-) -> Result<Publication<T::Table>> {
+) -> Result<Publication<T::Tables>> {
     let infos = catalog.tables();
     let (schema, published) = compile(spec, infos)?;
     let shapes: Arc<[RowShape]> = schema.tables.iter().map(Table::shape).collect();
@@ -201,24 +202,14 @@ async fn rank_query<T: ChangeTracking>(
         true => format!("SELECT {claim}"),
         false => rank.clone(),
     };
-    let script = Script::parse(&rank, T::DIALECT, T::parameter);
+    let script = Script::parse(&rank, T::lexing(), T::parameter);
     let script =
         script.map_err(|error| wrong(&named, &format!("is wrong: {error}"), error.hint()))?;
     let inner = script.sql.trim().trim_end_matches(';').to_owned();
-    let (from, highest) = match T::DIALECT {
-        SqlDialect::Postgres => (
-            format!("(\n{inner}\n) AS r (value)"),
-            "CAST(max(CAST(value AS bigint)) AS text)",
-        ),
-        // Its subqueries cannot name their columns.
-        SqlDialect::Sqlite => (
-            format!("(WITH r (value) AS (\n{inner}\n) SELECT value FROM r)"),
-            // What is no number would be 0: it is yielded instead, to be refused.
-            "coalesce(min(CASE WHEN typeof(value) IN ('text', 'blob') \
-             AND CAST(CAST(value AS integer) AS text) <> trim(CAST(value AS text)) \
-             THEN CAST(value AS text) END), CAST(max(CAST(value AS integer)) AS text))",
-        ),
-    };
+    let (from, highest) = (
+        T::dialect().value_relation(&inner),
+        T::dialect().highest_integer(),
+    );
     let query = ScopeQuery {
         sql: format!("SELECT {highest} FROM {from}"),
         inner,
@@ -241,7 +232,7 @@ impl Permit {
         let Some(allowed) = &parameter.allowed else {
             return Ok(None);
         };
-        let script = Script::parse(allowed, T::DIALECT, T::parameter);
+        let script = Script::parse(allowed, T::lexing(), T::parameter);
         let mut script = script.map_err(|error| {
             let what = format!("is wrong: {error}");
             wrong(&allowed_query(place), &what, error.hint())
@@ -250,14 +241,10 @@ impl Permit {
         let asked = script.number_of(ScriptParameter::User(parameter.name.clone()));
         let asked = T::parameter(asked);
         // Values are the same if their texts are, byte by byte.
-        let (from, collation) = match T::DIALECT {
-            SqlDialect::Postgres => (format!("(\n{inner}\n) AS a (value)"), "\"C\""),
-            // Its subqueries cannot name their columns.
-            SqlDialect::Sqlite => (
-                format!("(WITH a (value) AS (\n{inner}\n) SELECT value FROM a)"),
-                "BINARY",
-            ),
-        };
+        let (from, collation) = (
+            T::dialect().value_relation(&inner),
+            T::dialect().byte_collation(),
+        );
         Ok(Some(Permit {
             parameter: parameter.name.clone(),
             query: ScopeQuery {
@@ -277,7 +264,7 @@ impl RowRule {
         published: &CompiledTable<'_>,
         (which, compiled): (WhichRule, &CompiledRule),
         infos: &[TableInfo],
-        served: &T::Table,
+        served: &PublishedTable<T::Tables>,
     ) -> Result<RowRule> {
         let query = compiled.values.as_ref();
         let query = query.map(|values| query_of::<T>(&published.place, values, which, served));
@@ -300,7 +287,7 @@ impl RowRule {
             let column_type = table.columns[window.column].column_type.clone();
             let highest = match (window.last, which) {
                 (WindowLength::Number(_), WhichRule::Held(local)) => {
-                    let sql = T::highest_sql(served, local, at);
+                    let sql = served.rules[local].windows[at].highest_sql();
                     Some(ScopeQuery {
                         inner: sql.clone(),
                         sql,
@@ -352,9 +339,9 @@ fn query_of<T: ChangeTracking>(
     place: &str,
     values: &str,
     which: WhichRule,
-    served: &T::Table,
+    served: &PublishedTable<T::Tables>,
 ) -> Result<ScopeQuery> {
-    let script = Script::parse(values, T::DIALECT, T::parameter);
+    let script = Script::parse(values, T::lexing(), T::parameter);
     let script = script.map_err(|error| {
         wrong(
             &values_query(place),

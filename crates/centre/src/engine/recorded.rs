@@ -7,10 +7,14 @@ use tidewater_protocol::{PublicationSchema, RemoteId};
 
 use super::catalog::TableInfo;
 use super::compile::{definition, recorded_spec, with_columns_of};
-use super::connection::{DatabaseConnection, Durability, SystemStatement, system_sql};
+use super::connection::{DatabaseConnection, Durability, SystemStatement};
 use super::publication::Publication;
+use super::sql::system::{
+    given_back, meta, publications, remotes, rules, signing_keys, subscriptions,
+};
 use crate::engine::deployment_step::DeploymentStep;
 use crate::engine::evolution::{DeploymentReview, KnownRemote, PastSchemas, PublicationChange};
+use crate::engine::sql::published_table::TableAdapter;
 use crate::error::CentreError;
 use crate::publication::PublicationSpec;
 
@@ -48,9 +52,9 @@ impl DeploymentRecord {
     /// Reads what is deployed; the server's own tables are there.
     pub async fn read(connection: &mut impl DatabaseConnection) -> Result<DeploymentRecord> {
         let statements = [
-            system_sql!("SELECT name, definition, schema FROM tidewater.publication"),
-            system_sql!("SELECT 1 FROM tidewater.signing_key LIMIT 1"),
-            system_sql!("SELECT id, publication, table_name, identity FROM tidewater.rule"),
+            publications::list(),
+            signing_keys::find_any(),
+            rules::list(),
         ];
         let what = "reading the deployed state";
         let answers = connection.flight(what, &statements).await?;
@@ -113,7 +117,7 @@ impl DeploymentRecord {
     }
 
     /// Fills in the numbers of a publication's rules; false if one is not deployed.
-    pub fn number<T>(&self, publication: &mut Publication<T>) -> bool {
+    pub fn number<T: TableAdapter>(&self, publication: &mut Publication<T>) -> bool {
         let schema = &publication.schema;
         // Nobody serves it before it has its numbers.
         let rules = Arc::get_mut(&mut publication.rules).into_iter().flatten();
@@ -131,7 +135,7 @@ impl DeploymentRecord {
     ///
     /// # Errors
     /// Two have one name, or one cannot be stored.
-    pub fn record<T>(
+    pub fn record<T: TableAdapter>(
         &self,
         specs: &[PublicationSpec],
         publications: &mut [Publication<T>],
@@ -161,24 +165,15 @@ impl DeploymentRecord {
                 None => format!("record the publication {name:?}"),
             };
             let mut statements = self.keep_schema(name);
-            statements.push(system_sql!(
-                "INSERT INTO tidewater.publication (name, definition, schema)
-                 VALUES (?1, ?2, ?3) ON CONFLICT (name) DO UPDATE
-                 SET definition = excluded.definition, schema = excluded.schema",
-                name,
-                definition,
-                schema,
-            ));
+            statements.push(publications::save(name, &definition, &schema));
             statements.extend(self.record_rules(publication));
             steps.push(DeploymentStep::record(description, statements));
         }
         // Subscriptions stay: their numbers must go on if the publication comes back.
         for name in self.publications.keys().filter(|it| !names.contains(it)) {
             let mut statements = self.keep_schema(name);
-            let sql = "DELETE FROM tidewater.publication WHERE name = ?1";
-            statements.push(system_sql!(sql, name));
-            let sql = "DELETE FROM tidewater.rule WHERE publication = ?1";
-            statements.push(system_sql!(sql, name));
+            statements.push(publications::delete(name));
+            statements.push(rules::delete_of_publication(name));
             let description = format!("remove the publication {name:?}");
             steps.push(DeploymentStep::record(description, statements).unneeded());
         }
@@ -186,38 +181,25 @@ impl DeploymentRecord {
     }
 
     /// Forgets the rules that a publication has no more, and records those that are new.
-    fn record_rules<T>(&self, publication: &Publication<T>) -> Vec<SystemStatement> {
+    fn record_rules<T: TableAdapter>(&self, publication: &Publication<T>) -> Vec<SystemStatement> {
         let name = &publication.schema.name;
-        let rules = &publication.rules;
+        let kept = &publication.rules;
         let gone = self.rules.iter().filter(|it| it.publication == *name);
-        let gone = gone.filter(|it| rules.iter().all(|rule| rule.id != it.id));
-        let forget = gone.map(|it| system_sql!("DELETE FROM tidewater.rule WHERE id = ?1", it.id));
-        let new = rules.iter().filter(|rule| rule.id == 0);
+        let gone = gone.filter(|it| kept.iter().all(|rule| rule.id != it.id));
+        let forget = gone.map(|it| rules::delete(it.id));
+        let new = kept.iter().filter(|rule| rule.id == 0);
         let insert = new.map(|rule| {
             let table = &publication.schema.tables[rule.table];
-            system_sql!(
-                "INSERT INTO tidewater.rule (publication, table_name, identity)
-                 VALUES (?1, ?2, ?3)",
-                name,
-                table.name,
-                rule.identity,
-            )
+            rules::insert(name, &table.name, &rule.identity)
         });
         forget.chain(insert).collect()
     }
 
     /// Keeps a schema that is not deployed any more: some remotes still have it.
     fn keep_schema(&self, publication: &str) -> Vec<SystemStatement> {
-        let schema = self.schema(publication).map(|schema| {
-            system_sql!(
-                "INSERT INTO tidewater.past_schema (hash, publication, schema)
-                 VALUES (?1, ?2, ?3) ON CONFLICT DO NOTHING",
-                schema.hash().to_vec(),
-                schema.name,
-                schema.encode(),
-            )
-        });
-        schema.into_iter().collect()
+        let schema = self.schema(publication);
+        let keep = schema.map(|schema| publications::insert_past_schema(&schema));
+        keep.into_iter().collect()
     }
 
     /// What makes the first signing key, and gives the centre its name.
@@ -226,16 +208,8 @@ impl DeploymentRecord {
         let name: String = name.iter().map(|byte| format!("{byte:02x}")).collect();
         let make = || {
             vec![
-                system_sql!(
-                    "INSERT INTO tidewater.signing_key (id, secret, created_ms)
-                     VALUES (1, ?1, ?2)",
-                    secret,
-                    now_ms,
-                ),
-                system_sql!(
-                    "UPDATE tidewater.meta SET centre = ?1 WHERE centre = ''",
-                    name
-                ),
+                signing_keys::insert_first(secret, now_ms),
+                meta::name(&name),
             ]
         };
         (!self.has_key).then(|| DeploymentStep::record("make the first signing key".into(), make()))
@@ -280,24 +254,13 @@ pub(super) async fn rename(
     let (secret, name) = random.split_at(32);
     let name: String = name.iter().map(|byte| format!("{byte:02x}")).collect();
     let statements = [
-        system_sql!(
-            "INSERT INTO tidewater.signing_key (id, secret, created_ms)
-             SELECT coalesce(max(id), 0) + 1, ?1, ?2 FROM tidewater.signing_key",
-            secret,
-            now_ms,
-        ),
-        system_sql!(
-            "DELETE FROM tidewater.signing_key WHERE secret <> ?1",
-            secret
-        ),
-        system_sql!("DELETE FROM tidewater.remote"),
-        system_sql!("DELETE FROM tidewater.removed_remote"),
-        system_sql!("DELETE FROM tidewater.subscription"),
-        system_sql!("DELETE FROM tidewater.given_back"),
-        system_sql!(
-            "UPDATE tidewater.meta SET centre = ?1, deployment = deployment + 1",
-            name
-        ),
+        signing_keys::insert_next(secret, now_ms),
+        signing_keys::delete_others(secret),
+        remotes::delete_all(),
+        remotes::delete_all_removed(),
+        subscriptions::delete_all(),
+        given_back::delete_all(),
+        meta::rename(&name),
     ];
     let what = "giving the centre another name";
     connection
@@ -307,13 +270,7 @@ pub(super) async fn rename(
 }
 
 async fn remotes(connection: &mut impl DatabaseConnection) -> Result<Vec<KnownRemote>> {
-    let statements = [
-        system_sql!(
-            "SELECT id, user_name, last_sync_ms, schemas FROM tidewater.remote
-             WHERE NOT revoked ORDER BY user_name, id"
-        ),
-        system_sql!("SELECT remote_id, publication FROM tidewater.subscription"),
-    ];
+    let statements = [remotes::list_schemas(), subscriptions::list()];
     let what = "reading what remotes have";
     let answers = connection.flight(what, &statements).await?;
     let mut subscriptions: BTreeMap<RemoteId, Vec<String>> = BTreeMap::new();
@@ -338,7 +295,7 @@ async fn remotes(connection: &mut impl DatabaseConnection) -> Result<Vec<KnownRe
 
 /// Schemas that are not deployed any more, of all publications.
 pub(super) async fn past_schemas(connection: &mut impl DatabaseConnection) -> Result<PastSchemas> {
-    let select = system_sql!("SELECT hash, schema FROM tidewater.past_schema");
+    let select = publications::list_past_schemas();
     let answer = connection.run_one("reading former schemas", select).await?;
     let mut past = PastSchemas::new();
     for row in &answer.rows {

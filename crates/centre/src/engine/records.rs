@@ -3,12 +3,14 @@
 
 use std::collections::HashSet;
 
-use tidewater_protocol::{RemoteId, Value};
+use tidewater_protocol::RemoteId;
 
-use super::connection::{
-    DatabaseConnection, Durability, ResultRow, SystemStatement, each, system_row, system_sql,
-};
+use super::connection::{DatabaseConnection, Durability, ResultRow, SystemStatement};
 use super::numbers;
+use super::sql::system::remotes::SyncNote;
+use super::sql::system::{
+    conflicts, figures, incidents, meta, remotes, signing_keys, subscriptions, sync_history, users,
+};
 use crate::engine::evolution::encode_known;
 use crate::error::CentreError;
 use crate::records::{
@@ -24,9 +26,6 @@ const IMPORT_ROWS: usize = 1_000;
 
 /// How many syncs are recorded with one commit: all of it is sent before the database answers.
 const SYNCS_AT_ONCE: usize = 16;
-
-/// Of two that do it at once, the other waits until the first has committed.
-const ONE_AFTER_ANOTHER: &str = "UPDATE tidewater.meta SET centre = centre";
 
 async fn list<T>(
     connection: &mut impl DatabaseConnection,
@@ -50,10 +49,6 @@ async fn change(
 pub(super) async fn signing_keys(
     connection: &mut impl DatabaseConnection,
 ) -> Result<Vec<SigningKey>> {
-    let keys = system_sql!(
-        "SELECT id, secret, created_ms FROM tidewater.signing_key
-         ORDER BY created_ms DESC, id DESC"
-    );
     let key = |row: &ResultRow| {
         Ok(SigningKey {
             id: row.get(0)?,
@@ -61,20 +56,20 @@ pub(super) async fn signing_keys(
             created_ms: row.get(2)?,
         })
     };
-    list(connection, "reading signing keys", keys, key).await
+    list(
+        connection,
+        "reading signing keys",
+        signing_keys::list(),
+        key,
+    )
+    .await
 }
 
 pub(super) async fn add_signing_key(
     connection: &mut impl DatabaseConnection,
     key: &SigningKey,
 ) -> Result<bool> {
-    let add = system_sql!(
-        "INSERT INTO tidewater.signing_key (id, secret, created_ms) VALUES (?1, ?2, ?3)
-         ON CONFLICT DO NOTHING",
-        key.id,
-        key.secret,
-        key.created_ms,
-    );
+    let add = signing_keys::insert(key);
     change(connection, "adding a signing key", add).await
 }
 
@@ -82,28 +77,12 @@ pub(super) async fn retire_signing_key(
     connection: &mut impl DatabaseConnection,
     id: u32,
 ) -> Result<bool> {
-    let retire = system_sql!(
-        "DELETE FROM tidewater.signing_key WHERE id = ?1
-         AND EXISTS (SELECT 1 FROM tidewater.signing_key WHERE id <> ?1)",
-        id,
-    );
     // Of two calls only one takes the last key but one.
-    let statements = [system_sql!(ONE_AFTER_ANOTHER), retire];
+    let statements = [meta::lock(), signing_keys::delete_unless_last(id)];
     let answers = connection
         .transact("retiring a signing key", Durability::Durable, &statements)
         .await?;
     Ok(answers[1].changed > 0)
-}
-
-/// The columns of [`user`].
-macro_rules! select_user {
-    ($rest:literal) => {
-        concat!(
-            "SELECT name, password_hash, disabled, created_ms, proven_ms, proven_by, claims
-             FROM tidewater.user_account ",
-            $rest
-        )
-    };
 }
 
 fn user(row: &ResultRow) -> Result<UserRecord> {
@@ -125,12 +104,8 @@ pub(in crate::engine) async fn claims_of(
     connection: &mut impl DatabaseConnection,
     user: &str,
 ) -> Result<UserClaims> {
-    let select = system_sql!(
-        "SELECT claims FROM tidewater.user_account WHERE name = ?1",
-        user
-    );
     let answer = connection
-        .run_one("reading what is kept of a user", select)
+        .run_one("reading what is kept of a user", users::read_claims(user))
         .await?;
     let found = answer.rows.first().map(|row| claims(row.get(0)?));
     Ok(found.transpose()?.unwrap_or_default())
@@ -143,35 +118,12 @@ fn claims(text: String) -> Result<UserClaims> {
 }
 
 pub(super) async fn users(connection: &mut impl DatabaseConnection) -> Result<Vec<UserRecord>> {
-    let users = system_sql!(select_user!("ORDER BY name"));
-    list(connection, "reading users", users, user).await
+    list(connection, "reading users", users::list(), user).await
 }
 
-/// Finds a user, for [`DatabaseConnection::gather`]; [`found_user`] reads the answer.
-pub(super) fn find_user(name: &str) -> SystemStatement {
-    let select =
-        "SELECT v.n, name, password_hash, disabled, created_ms, proven_ms, proven_by, claims
-                  FROM {rows TEXT} JOIN tidewater.user_account ON name = v.c1";
-    each(select, vec![system_row![name]])
-}
-
+/// Reads the answer to [`users::find`].
 pub(super) fn found_user(rows: &[ResultRow]) -> Result<Option<UserRecord>> {
     rows.first().map(user).transpose()
-}
-
-fn insert_user(user: &UserRecord) -> SystemStatement {
-    system_sql!(
-        "INSERT INTO tidewater.user_account (name, password_hash, disabled, created_ms,
-         proven_ms, proven_by, claims)
-         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7) ON CONFLICT DO NOTHING",
-        user.name,
-        user.password_hash,
-        user.disabled,
-        user.created_ms,
-        user.proven.at_ms,
-        user.proven.by,
-        user.proven.claims.to_json(),
-    )
 }
 
 /// See [`crate::Worker::prove_user`].
@@ -181,14 +133,7 @@ pub(super) async fn prove_user(
     proven: &ProvenIdentity,
     creates: bool,
 ) -> Result<bool> {
-    let update = system_sql!(
-        "UPDATE tidewater.user_account SET proven_ms = ?2, proven_by = ?3, claims = ?4
-         WHERE name = ?1",
-        user,
-        proven.at_ms,
-        proven.by,
-        proven.claims.to_json(),
-    );
+    let update = users::prove(user, proven);
     let what = "noting who a user is";
     if change(connection, what, update.clone()).await? {
         return Ok(true);
@@ -206,16 +151,11 @@ pub(super) async fn prove_user(
     Ok(add_user(connection, &user).await? || change(connection, what, update).await?)
 }
 
-fn update_password(name: &str, hash: &str) -> SystemStatement {
-    let sql = "UPDATE tidewater.user_account SET password_hash = ?2 WHERE name = ?1";
-    system_sql!(sql, name, hash)
-}
-
 pub(super) async fn add_user(
     connection: &mut impl DatabaseConnection,
     user: &UserRecord,
 ) -> Result<bool> {
-    change(connection, "adding a user", insert_user(user)).await
+    change(connection, "adding a user", users::insert(user)).await
 }
 
 pub(super) async fn set_password(
@@ -223,7 +163,7 @@ pub(super) async fn set_password(
     name: &str,
     hash: &str,
 ) -> Result<bool> {
-    let update = update_password(name, hash);
+    let update = users::set_password(name, hash);
     change(connection, "setting a password", update).await
 }
 
@@ -234,14 +174,8 @@ pub(super) async fn replace_password(
     before: &str,
     hash: &str,
 ) -> Result<bool> {
-    let sql = "UPDATE tidewater.user_account SET password_hash = ?3
-               WHERE name = ?1 AND password_hash = ?2";
-    change(
-        connection,
-        "replacing a password",
-        system_sql!(sql, user, before, hash),
-    )
-    .await
+    let replace = users::replace_password(user, before, hash);
+    change(connection, "replacing a password", replace).await
 }
 
 pub(super) async fn set_disabled(
@@ -249,32 +183,31 @@ pub(super) async fn set_disabled(
     name: &str,
     disabled: bool,
 ) -> Result<bool> {
-    let sql = "UPDATE tidewater.user_account SET disabled = ?2 WHERE name = ?1";
-    let update = system_sql!(sql, name, disabled);
+    let update = users::set_disabled(name, disabled);
     change(connection, "disabling a user", update).await
 }
 
 /// See [`crate::Centre::import_users`].
 pub(super) async fn import_users(
     connection: &mut impl DatabaseConnection,
-    users: &[UserRecord],
+    records: &[UserRecord],
     update: bool,
 ) -> Result<UserImport> {
     connection.begin().await?;
     let mut import = UserImport::default();
-    for users in users.chunks(IMPORT_ROWS) {
-        let inserts: Vec<SystemStatement> = users.iter().map(insert_user).collect();
+    for records in records.chunks(IMPORT_ROWS) {
+        let inserts: Vec<SystemStatement> = records.iter().map(users::insert).collect();
         let answers = connection.flight("adding users", &inserts).await?;
-        let answers = users.iter().zip(&answers);
+        let answers = records.iter().zip(&answers);
         let taken: Vec<&UserRecord> = answers
             .filter(|(_, answer)| answer.changed == 0)
             .map(|(user, _)| user)
             .collect();
-        import.added += (users.len() - taken.len()) as u64;
+        import.added += (records.len() - taken.len()) as u64;
         if update {
             let updates = taken.iter();
             let updates: Vec<SystemStatement> = updates
-                .map(|user| update_password(&user.name, &user.password_hash))
+                .map(|user| users::set_password(&user.name, &user.password_hash))
                 .collect();
             connection.flight("setting passwords", &updates).await?;
             import.updated += updates.len() as u64;
@@ -298,18 +231,10 @@ pub(super) async fn remove_user(
     name: &str,
 ) -> Result<bool> {
     let statements = [
-        system_sql!("DELETE FROM tidewater.user_account WHERE name = ?1", name),
-        system_sql!(
-            "INSERT INTO tidewater.removed_remote
-             SELECT id FROM tidewater.remote WHERE user_name = ?1 ON CONFLICT DO NOTHING",
-            name
-        ),
-        system_sql!(
-            "DELETE FROM tidewater.subscription WHERE remote_id IN
-             (SELECT id FROM tidewater.remote WHERE user_name = ?1)",
-            name
-        ),
-        system_sql!("DELETE FROM tidewater.remote WHERE user_name = ?1", name),
+        users::delete(name),
+        remotes::note_removed_of_user(name),
+        subscriptions::delete_of_user(name),
+        remotes::delete_of_user(name),
     ];
     let answers = connection
         .transact("removing a user", Durability::Durable, &statements)
@@ -323,33 +248,14 @@ pub(super) async fn forget_remote(
     id: RemoteId,
 ) -> Result<bool> {
     let statements = [
-        system_sql!(
-            "INSERT INTO tidewater.removed_remote
-             SELECT id FROM tidewater.remote WHERE id = ?1 ON CONFLICT DO NOTHING",
-            id
-        ),
-        system_sql!(
-            "DELETE FROM tidewater.subscription WHERE remote_id = ?1",
-            id
-        ),
-        system_sql!("DELETE FROM tidewater.remote WHERE id = ?1", id),
+        remotes::note_removed(id),
+        subscriptions::delete_of_remote(id),
+        remotes::delete(id),
     ];
     let answers = connection
         .transact("forgetting a remote", Durability::Durable, &statements)
         .await?;
     Ok(answers[2].changed > 0)
-}
-
-/// The columns of [`remote`].
-macro_rules! select_remote {
-    ($rest:literal) => {
-        concat!(
-            "SELECT id, user_name, revoked, credential_hash, previous_credential_hash,
-             rotated_ms, created_ms, last_sync_ms, unverified, device_name
-             FROM tidewater.remote ",
-            $rest
-        )
-    };
 }
 
 fn remote(row: &ResultRow) -> Result<RemoteRecord> {
@@ -368,18 +274,10 @@ fn remote(row: &ResultRow) -> Result<RemoteRecord> {
 }
 
 pub(super) async fn remotes(connection: &mut impl DatabaseConnection) -> Result<Vec<RemoteRecord>> {
-    let remotes = system_sql!(select_remote!("ORDER BY user_name, created_ms, id"));
-    list(connection, "reading remotes", remotes, remote).await
+    list(connection, "reading remotes", remotes::list(), remote).await
 }
 
-/// Finds a remote, for [`DatabaseConnection::gather`]; [`found_remote`] reads the answer.
-pub(super) fn find_remote(id: RemoteId) -> SystemStatement {
-    let select = "SELECT v.n, id, user_name, revoked, credential_hash, previous_credential_hash,
-                  rotated_ms, created_ms, last_sync_ms, unverified, device_name
-                  FROM {rows BLOB} JOIN tidewater.remote ON id = v.c1";
-    each(select, vec![system_row![id]])
-}
-
+/// Reads the answer to [`remotes::find`].
 pub(super) fn found_remote(rows: &[ResultRow]) -> Result<Option<RemoteRecord>> {
     rows.first().map(remote).transpose()
 }
@@ -390,25 +288,8 @@ pub(super) async fn set_revoked(
     id: RemoteId,
     revoked: bool,
 ) -> Result<bool> {
-    let sql = "UPDATE tidewater.remote SET revoked = ?2 WHERE id = ?1";
-    change(
-        connection,
-        "revoking a remote",
-        system_sql!(sql, id, revoked),
-    )
-    .await
-}
-
-/// The columns of [`read_conflict`].
-macro_rules! select_conflict {
-    ($rest:literal) => {
-        concat!(
-            "SELECT at_ms, remote_id, user_name, publication, table_name, row_key, operation,
-             pre_image, uploaded, winner, replaced, outcome, id, settled_ms, settled_by, settled_as
-             FROM tidewater.conflict ",
-            $rest
-        )
-    };
+    let revoke = remotes::set_revoked(id, revoked);
+    change(connection, "revoking a remote", revoke).await
 }
 
 fn read_conflict(row: &ResultRow) -> Result<ConflictRecord> {
@@ -446,7 +327,7 @@ fn read_conflict(row: &ResultRow) -> Result<ConflictRecord> {
 pub(super) async fn conflicts(
     connection: &mut impl DatabaseConnection,
 ) -> Result<Vec<ConflictRecord>> {
-    let conflicts = system_sql!(select_conflict!("ORDER BY id"));
+    let conflicts = conflicts::list();
     list(connection, "reading conflicts", conflicts, read_conflict).await
 }
 
@@ -454,23 +335,7 @@ pub(super) async fn find_conflicts(
     connection: &mut impl DatabaseConnection,
     filter: &ConflictFilter,
 ) -> Result<Vec<ConflictRecord>> {
-    // What is not asked for is empty: no table, user or outcome is.
-    let conflicts = system_sql!(
-        select_conflict!(
-            "WHERE (?1 = '' OR table_name = ?1) AND (?2 = '' OR user_name = ?2)
-             AND (?3 = '' OR outcome = ?3)
-             AND (?4 = '' OR (outcome = ?4 AND settled_ms IS NULL))
-             ORDER BY id DESC LIMIT ?5"
-        ),
-        filter.table.as_deref().unwrap_or_default(),
-        filter.user.as_deref().unwrap_or_default(),
-        filter.outcome.map_or("", ConflictOutcome::name),
-        match filter.open {
-            true => ConflictOutcome::Parked.name(),
-            false => "",
-        },
-        filter.limit,
-    );
+    let conflicts = conflicts::find(filter);
     list(connection, "reading conflicts", conflicts, read_conflict).await
 }
 
@@ -478,8 +343,8 @@ pub(in crate::engine) async fn conflict(
     connection: &mut impl DatabaseConnection,
     id: i64,
 ) -> Result<Option<ConflictRecord>> {
-    let conflicts = system_sql!(select_conflict!("WHERE id = ?1"), id);
-    let found = list(connection, "reading a conflict", conflicts, read_conflict).await?;
+    let read = conflicts::read(id);
+    let found = list(connection, "reading a conflict", read, read_conflict).await?;
     Ok(found.into_iter().next())
 }
 
@@ -488,11 +353,8 @@ pub(in crate::engine) async fn conflict_notes(
     connection: &mut impl DatabaseConnection,
     id: i64,
 ) -> Result<String> {
-    let select = system_sql!(
-        "SELECT sync_notes FROM tidewater.conflict WHERE id = ?1",
-        id
-    );
-    let answer = connection.run_one("reading a conflict", select).await?;
+    let notes = conflicts::read_notes(id);
+    let answer = connection.run_one("reading a conflict", notes).await?;
     answer
         .rows
         .first()
@@ -505,11 +367,7 @@ pub(super) async fn conflicts_of_row(
     table: &str,
     key: &str,
 ) -> Result<Vec<ConflictRecord>> {
-    let conflicts = system_sql!(
-        select_conflict!("WHERE table_name = ?1 AND row_key = ?2 ORDER BY id DESC"),
-        table,
-        key
-    );
+    let conflicts = conflicts::list_of_row(table, key);
     list(connection, "reading conflicts", conflicts, read_conflict).await
 }
 
@@ -518,11 +376,7 @@ pub(super) async fn last_sync(
     connection: &mut impl DatabaseConnection,
     id: RemoteId,
 ) -> Result<i64> {
-    let last = system_sql!(
-        "SELECT max(started_ms + duration_ms) FROM tidewater.sync_history
-         WHERE remote_id = ?1 AND error = ''",
-        id
-    );
+    let last = sync_history::read_last_end(id);
     let answer = connection.run_one("reading the last sync", last).await?;
     let ended: Option<i64> = answer.rows.first().map_or(Ok(None), |row| row.get(0))?;
     Ok(ended.unwrap_or(0))
@@ -532,19 +386,10 @@ pub(super) async fn last_sync(
 /// newest first.
 pub(super) async fn uploads_between(
     connection: &mut impl DatabaseConnection,
-    (after_ms, before_ms): (i64, i64),
+    times_ms: (i64, i64),
     limit: u64,
 ) -> Result<Vec<SyncRecord>> {
-    let uploads = system_sql!(
-        "SELECT remote_id, user_name, publications, started_ms, duration_ms, inserts, updates,
-         deletes, upserts, removals, conflicts, refused, bytes_received, bytes_sent, error
-         FROM tidewater.sync_history WHERE inserts + updates + deletes > 0
-         AND started_ms <= ?2 AND started_ms + duration_ms >= ?1
-         ORDER BY started_ms DESC, id DESC LIMIT ?3",
-        after_ms,
-        before_ms,
-        limit
-    );
+    let uploads = sync_history::list_uploads(times_ms, limit);
     list(connection, "reading the history", uploads, sync).await
 }
 
@@ -552,9 +397,7 @@ pub(super) async fn uploads_between(
 pub(super) async fn oldest_sync_ms(
     connection: &mut impl DatabaseConnection,
 ) -> Result<Option<i64>> {
-    let oldest = system_sql!(
-        "SELECT min(last_sync_ms) FROM tidewater.remote WHERE last_sync_ms > 0 AND NOT revoked"
-    );
+    let oldest = remotes::read_oldest_sync();
     let answer = connection.run_one("reading the figures", oldest).await?;
     answer.rows.first().map_or(Ok(None), |row| row.get(0))
 }
@@ -569,27 +412,10 @@ pub(super) async fn status(
     let statements = [
         numbers,
         blocks,
-        system_sql!(
-            "SELECT (SELECT count(*) FROM tidewater.user_account),
-             (SELECT count(*) FROM tidewater.user_account WHERE disabled),
-             (SELECT count(*) FROM tidewater.remote),
-             (SELECT count(*) FROM tidewater.remote WHERE revoked),
-             (SELECT count(*) FROM tidewater.conflict),
-             (SELECT count(*) FROM (SELECT DISTINCT remote_id, publication, table_name, row_key
-                FROM tidewater.refused) AS refused),
-             (SELECT count(*) FROM tidewater.conflict
-                WHERE outcome = 'parked' AND settled_ms IS NULL)"
-        ),
-        system_sql!(
-            "SELECT remote_id, user_name, publications, started_ms, duration_ms, inserts, updates,
-             deletes, upserts, removals, conflicts, refused, bytes_received, bytes_sent, error
-             FROM tidewater.sync_history ORDER BY started_ms DESC, id DESC LIMIT 20"
-        ),
-        system_sql!("SELECT kind, count(*) FROM tidewater.incident GROUP BY kind ORDER BY kind"),
-        system_sql!(
-            "SELECT at_ms, kind, remote_id, user_name, publication, detail
-             FROM tidewater.incident ORDER BY id DESC LIMIT 20"
-        ),
+        figures::count(),
+        sync_history::list_last(),
+        incidents::count(),
+        incidents::list_last(),
     ];
     let answers = connection.flight("reading the status", &statements).await?;
     let [numbers, blocks, counts, syncs, kinds, incidents] = &answers[..] else {
@@ -666,24 +492,24 @@ pub(super) async fn record_syncs(
     records: &[SyncRecord],
 ) -> Result<()> {
     for records in records.chunks(SYNCS_AT_ONCE) {
-        let incidents = records.iter().flat_map(|record| &record.incidents);
-        let mut statements: Vec<SystemStatement> = incidents.map(insert_incident).collect();
-        statements.push(insert_syncs(records));
+        let found = records.iter().flat_map(|record| &record.incidents);
+        let mut statements: Vec<SystemStatement> = found.map(incidents::insert).collect();
+        statements.push(sync_history::insert(records));
         // Of two syncs of one remote a statement for all may take either: the later ones go alone.
-        let mut remotes = HashSet::new();
-        let mut rounds: Vec<Vec<Vec<Value>>> = vec![Vec::new()];
+        let mut noted = HashSet::new();
+        let mut rounds: Vec<Vec<SyncNote>> = vec![Vec::new()];
         for record in records {
             let Some(id) = record.remote_id else { continue };
-            if !remotes.insert(id) {
+            if !noted.insert(id) {
                 rounds.push(Vec::new());
-                remotes.clear();
-                remotes.insert(id);
+                noted.clear();
+                noted.insert(id);
             }
             if let Some(round) = rounds.last_mut() {
                 round.push(synced(id, record));
             }
         }
-        statements.extend(rounds.into_iter().map(update_remotes));
+        statements.extend(rounds.iter().map(|round| remotes::note_syncs(round)));
         // Nobody waits for the disk for the sake of the history.
         let soon = Durability::Soon;
         connection
@@ -693,75 +519,23 @@ pub(super) async fn record_syncs(
     Ok(())
 }
 
-fn insert_syncs(records: &[SyncRecord]) -> SystemStatement {
-    each(
-        "INSERT INTO tidewater.sync_history (remote_id, user_name, publications, started_ms,
-         duration_ms, inserts, updates, deletes, upserts, removals, conflicts, refused,
-         bytes_received, bytes_sent, error)
-         SELECT c1, c2, c3, c4, c5, c6, c7, c8, c9, c10, c11, c12, c13, c14, c15 FROM {rows BLOB TEXT \
-         TEXT INTEGER INTEGER INTEGER INTEGER INTEGER INTEGER INTEGER INTEGER INTEGER INTEGER \
-         INTEGER TEXT}",
-        records.iter().map(as_history).collect(),
-    )
-}
-
-fn as_history(record: &SyncRecord) -> Vec<Value> {
-    let [inserts, updates, deletes] = record.uploaded;
-    let [upserts, removals] = record.downloaded;
-    let [received, sent] = record.bytes;
-    system_row![
-        record.remote_id,
-        record.user,
-        record.publications,
-        record.started_ms,
-        record.duration_ms,
-        inserts,
-        updates,
-        deletes,
-        upserts,
-        removals,
-        record.conflicts,
-        record.refused,
-        received,
-        sent,
-        record.error,
-    ]
-}
-
 /// Records an incident.
 pub fn insert_incident(incident: &IncidentRecord) -> SystemStatement {
-    system_sql!(
-        "INSERT INTO tidewater.incident (at_ms, kind, remote_id, user_name, publication, detail)
-         VALUES (?1, ?2, ?3, ?4, ?5, ?6)",
-        incident.at_ms,
-        incident.kind.name(),
-        incident.remote_id,
-        incident.user,
-        incident.publication,
-        incident.detail,
-    )
+    incidents::insert(incident)
 }
 
-/// A row of [`update_remotes`].
-fn synced(id: RemoteId, record: &SyncRecord) -> Vec<Value> {
+/// What a sync means to its remote.
+fn synced(id: RemoteId, record: &SyncRecord) -> SyncNote {
     let duration = i64::try_from(record.duration_ms).unwrap_or(i64::MAX);
     // A sync that failed is in the history, but it was none.
     let ended = match record.error.is_empty() {
         true => record.started_ms.saturating_add(duration),
         false => 0,
     };
-    system_row![id, ended, encode_known(&record.schemas), record.verified]
-}
-
-/// Notes that each of some remotes synced.
-fn update_remotes(synced: Vec<Vec<Value>>) -> SystemStatement {
-    each(
-        "UPDATE tidewater.remote SET
-         last_sync_ms = CASE WHEN last_sync_ms < v.c2 THEN v.c2 ELSE last_sync_ms END,
-         schemas = CASE v.c3 WHEN '' THEN schemas ELSE v.c3 END,
-         unverified = CASE WHEN v.c2 = 0 THEN unverified WHEN v.c4 = 1 THEN 0
-                      ELSE unverified + 1 END
-         FROM {rows BLOB INTEGER TEXT INTEGER} WHERE id = v.c1",
-        synced,
-    )
+    SyncNote {
+        id,
+        ended_ms: ended,
+        schemas: encode_known(&record.schemas),
+        verified: record.verified,
+    }
 }

@@ -2,6 +2,7 @@
 //! database with roles has to be able to do for that.
 
 use crate::engine::scope_query::ScopeQuery;
+use crate::engine::sql::published_table::{PublishedTable, TableAdapter};
 use crate::error::CentreResult;
 
 /// Under which role remotes act.
@@ -23,7 +24,7 @@ pub enum RoleSource<'a> {
 }
 
 /// A database with roles. `C` is a connection to it, `T` a table of a publication.
-pub trait RoleAdapter<C, T>: Sync {
+pub trait RoleAdapter<C, T: TableAdapter>: Sync {
     /// The SQL that asks for a role.
     fn role_sql(&self, role: RoleSource<'_>) -> String;
 
@@ -38,6 +39,6 @@ pub trait RoleAdapter<C, T>: Sync {
         connection: &'a mut C,
         named: &'a str,
         assumed: &'a RoleAssumption,
-        tables: &'a [T],
+        tables: &'a [PublishedTable<T>],
     ) -> CentreResult<'a, Vec<String>>;
 }

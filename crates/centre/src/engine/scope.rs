@@ -8,13 +8,15 @@ use std::sync::Arc;
 use tidewater_protocol::{ColumnType, Datum, RemoteId, Value};
 
 use super::compile::WhichRule;
-use super::connection::{StatementResult, SystemStatement, system_sql};
+use super::connection::{StatementResult, SystemStatement};
 use super::exact::{pack_exact, unpack};
 use super::publication::{Publication, RowRule};
 use super::script::ScriptParameter;
+use super::sql::system::subscriptions;
 use super::window::{self, Window};
 use crate::context::{DEFAULT, GivenPartitions, SyncContext, VERSION};
 use crate::engine::scope_query::ScopeQuery;
+use crate::engine::sql::published_table::TableAdapter;
 use crate::engine::upload::row_json;
 use crate::error::CentreError;
 use crate::scope::{Partitions, RuleScope, Scope};
@@ -98,7 +100,7 @@ struct QuestionCollector<'p, 'c> {
 
 impl<'p> QuestionCollector<'p, '_> {
     /// The number of a question, which may be asked already.
-    fn ask<T>(
+    fn ask<T: TableAdapter>(
         &mut self,
         (number, publication): (usize, &'p Publication<T>),
         (which, rule): (WhichRule, &'p RowRule),
@@ -117,7 +119,7 @@ impl<'p> QuestionCollector<'p, '_> {
     }
 
     /// The same of a query whose results are of these types.
-    fn ask_query<T>(
+    fn ask_query<T: TableAdapter>(
         &mut self,
         (query, types): (&'p ScopeQuery, &'p [ColumnType]),
         (number, publication): (usize, &'p Publication<T>),
@@ -143,7 +145,7 @@ impl<'p> QuestionCollector<'p, '_> {
     }
 
     /// The questions which rank the user has, by table.
-    fn ranks<T>(&mut self, place: (usize, &'p Publication<T>)) -> Vec<Option<usize>> {
+    fn ranks<T: TableAdapter>(&mut self, place: (usize, &'p Publication<T>)) -> Vec<Option<usize>> {
         let publication = place.1;
         let tables = publication.schema.tables.iter();
         let asked = publication.ranks.iter().zip(tables).map(|(query, table)| {
@@ -156,7 +158,10 @@ impl<'p> QuestionCollector<'p, '_> {
     }
 
     /// The questions whether what the remote has set is allowed.
-    fn permits<T>(&mut self, place: (usize, &'p Publication<T>)) -> Vec<PermitQuestion<'p>> {
+    fn permits<T: TableAdapter>(
+        &mut self,
+        place: (usize, &'p Publication<T>),
+    ) -> Vec<PermitQuestion<'p>> {
         let publication = place.1;
         let set = self.context.parameters.get(&publication.schema.name);
         let asked = publication.permits.iter().filter_map(|permit| {
@@ -219,7 +224,7 @@ fn value_of(
 
 impl<'p> ScopeQuestions<'p> {
     /// What has to be asked for some publications.
-    pub fn new<T>(
+    pub fn new<T: TableAdapter>(
         context: &SyncContext,
         publications: &[&'p Publication<T>],
         purpose: ScopePurpose,
@@ -450,12 +455,7 @@ pub type Serials = (u64, u64, u64, Option<u64>);
 impl SerialValidity {
     /// Asks which serials were issued.
     pub fn ask(remote_id: RemoteId, publication: &str) -> SystemStatement {
-        system_sql!(
-            "SELECT scope_serial, previous_serial, graced_serial, given_back_serial
-             FROM tidewater.subscription WHERE remote_id = ?1 AND publication = ?2",
-            remote_id,
-            publication,
-        )
+        subscriptions::read_serials(remote_id, publication)
     }
 
     /// Judges a presented serial by the answer to [`Self::ask`].
@@ -506,28 +506,11 @@ impl ScopeChange {
     /// the newest may have been lost. A new one gets the next number; the one that the remote holds
     /// stays known, also when the answers between it and the new one were lost.
     pub fn note(&self) -> Vec<SystemStatement> {
+        let (id, publication) = (self.remote_id, &self.publication);
         let note = match self.arrived {
             // Nothing, if a newer scope was issued meanwhile, or another sync was first.
-            true => system_sql!(
-                "UPDATE tidewater.subscription SET graced_serial = previous_serial
-                 WHERE remote_id = ?1 AND publication = ?2 AND scope_serial = ?3
-                   AND graced_serial < previous_serial",
-                self.remote_id,
-                self.publication,
-                self.presented,
-            ),
-            false => system_sql!(
-                "INSERT INTO tidewater.subscription AS s (remote_id, publication, scope_serial)
-                 VALUES (?1, ?2, 1)
-                 ON CONFLICT (remote_id, publication) DO UPDATE SET
-                   previous_serial = CASE WHEN ?3 IN (s.scope_serial, s.previous_serial) THEN ?3
-                                     ELSE s.scope_serial END,
-                   scope_serial = s.scope_serial + 1
-                 RETURNING scope_serial",
-                self.remote_id,
-                self.publication,
-                self.presented,
-            ),
+            true => subscriptions::grace_previous_scope(id, publication, self.presented),
+            false => subscriptions::issue_scope(id, publication, self.presented),
         };
         self.kept.iter().cloned().chain([note]).collect()
     }

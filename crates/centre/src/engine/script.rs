@@ -9,15 +9,7 @@ use std::fmt;
 use tidewater_protocol::message::SubscriptionParameter as OfRemote;
 
 use super::scripts::parameters as script_parameters;
-
-/// Whose quotes and comments a script has.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum SqlDialect {
-    /// Dollar quotes, `E'...'`, comments within comments.
-    Postgres,
-    /// Names also in backticks and brackets.
-    Sqlite,
-}
+use super::sql::lexing::{SqlLexing, name_length};
 
 /// SQL with positional parameters.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -140,10 +132,10 @@ impl Script {
     /// A name is not known or stands within quotes, or something has no end.
     pub fn parse(
         source: &str,
-        dialect: SqlDialect,
+        lexing: SqlLexing,
         render: impl Fn(usize) -> String,
     ) -> Result<Script, ScriptError> {
-        Script::parse_for(ScriptPurpose::Sync, source, dialect, render)
+        Script::parse_for(ScriptPurpose::Sync, source, lexing, render)
     }
 
     /// The same for another purpose, which tells the parameters that there are.
@@ -153,7 +145,7 @@ impl Script {
     pub fn parse_for(
         purpose: ScriptPurpose,
         source: &str,
-        dialect: SqlDialect,
+        lexing: SqlLexing,
         render: impl Fn(usize) -> String,
     ) -> Result<Script, ScriptError> {
         let mut script = Script {
@@ -185,7 +177,7 @@ impl Script {
                     (at, is_behind_value) = (at + end + 1, true);
                     continue;
                 }
-                _ => match dialect.opaque_length(rest, at)? {
+                _ => match lexing.opaque_length(rest, at)? {
                     Some(length) => {
                         let opaque = &rest[..length];
                         check_quoted(opaque, purpose)?;
@@ -232,12 +224,12 @@ impl Script {
 ///
 /// # Errors
 /// A quote or comment has no end.
-pub fn statements(source: &str, dialect: SqlDialect) -> Result<Vec<&str>, ScriptError> {
+pub fn statements(source: &str, lexing: SqlLexing) -> Result<Vec<&str>, ScriptError> {
     let mut found = Vec::new();
     let (mut begin, mut at, mut is_empty) = (0, 0, true);
     while let Some(next) = source[at..].chars().next() {
         let rest = &source[at..];
-        let length = match dialect.opaque_length(rest, at)? {
+        let length = match lexing.opaque_length(rest, at)? {
             Some(length) => {
                 is_empty &= is_comment(rest);
                 length
@@ -263,14 +255,14 @@ pub fn statements(source: &str, dialect: SqlDialect) -> Result<Vec<&str>, Script
 }
 
 /// The word that a statement begins with, in capitals; empty if it begins with none.
-pub fn first_word(statement: &str, dialect: SqlDialect) -> String {
+pub fn first_word(statement: &str, lexing: SqlLexing) -> String {
     let mut at = 0;
     while let Some(next) = statement[at..].chars().next() {
         let rest = &statement[at..];
         if next.is_whitespace() || next == '(' {
             at += next.len_utf8();
         } else if is_comment(rest) {
-            let length = dialect.opaque_length(rest, at).ok().flatten();
+            let length = lexing.opaque_length(rest, at).ok().flatten();
             at += length.unwrap_or(rest.len());
         } else {
             return rest[..name_length(rest)].to_ascii_uppercase();
@@ -387,105 +379,6 @@ fn check_quoted(opaque: &str, purpose: ScriptPurpose) -> Result<(), ScriptError>
         .map_or(Ok(()), |name| Err(ScriptError::Quoted(name)))
 }
 
-impl SqlDialect {
-    /// The length of the name, quoted text or comment that a text begins with; `None` if it begins
-    /// with none, or if that has no end.
-    pub fn length_of_opaque(self, text: &str) -> Option<usize> {
-        self.opaque_length(text, 0).ok().flatten()
-    }
-
-    /// The length of the name, quoted text or comment that `rest` begins with; `None` if it
-    /// begins with none. It stands at the byte `at`.
-    fn opaque_length(self, rest: &str, at: usize) -> Result<Option<usize>, ScriptError> {
-        let is_postgres = self == SqlDialect::Postgres;
-        let length = match rest.as_bytes() {
-            [quote @ (b'\'' | b'"'), ..] => quoted_length(rest, *quote, false),
-            [b'`', ..] if !is_postgres => quoted_length(rest, b'`', false),
-            [b'[', ..] if !is_postgres => rest.find(']').map(|end| end + 1),
-            [b'e' | b'E', b'\'', ..] if is_postgres => {
-                quoted_length(&rest[1..], b'\'', true).map(|length| length + 1)
-            }
-            [b'-', b'-', ..] => Some(self.line_length(rest)),
-            [b'/', b'*', ..] => self.comment_length(rest),
-            [b'$', ..] if is_postgres => match dollar_tag(rest) {
-                Some(tag) => {
-                    let body = rest[tag.len()..].find(tag);
-                    body.map(|body| body + 2 * tag.len())
-                }
-                None => return Ok(None),
-            },
-            // As a whole: a '$' in a name begins nothing.
-            _ => match name_length(rest) {
-                0 => return Ok(None),
-                length => Some(length),
-            },
-        };
-        let first = rest.chars().next().unwrap_or_default();
-        length.map(Some).ok_or(ScriptError::Unterminated(first, at))
-    }
-
-    fn line_length(self, rest: &str) -> usize {
-        let ends = |each| each == '\n' || each == '\r' && self == SqlDialect::Postgres;
-        rest.find(ends).unwrap_or(rest.len())
-    }
-
-    /// In PostgreSQL comments stand within comments.
-    fn comment_length(self, rest: &str) -> Option<usize> {
-        let mut depth = 0;
-        let mut at = 0;
-        while at < rest.len() {
-            match rest.as_bytes()[at..] {
-                [b'/', b'*', ..] if depth == 0 || self == SqlDialect::Postgres => depth += 1,
-                [b'*', b'/', ..] => depth -= 1,
-                _ => {
-                    at += 1;
-                    continue;
-                }
-            }
-            at += 2;
-            if depth == 0 {
-                return Some(at);
-            }
-        }
-        None
-    }
-}
-
-/// The length of text in quotes, which are doubled within it; `None` if it has no end.
-fn quoted_length(rest: &str, quote: u8, has_escapes: bool) -> Option<usize> {
-    let bytes = rest.as_bytes();
-    let mut index = 1;
-    while index < bytes.len() {
-        if has_escapes && bytes[index] == b'\\' {
-            index += 2;
-        } else if bytes[index] != quote {
-            index += 1;
-        } else if bytes.get(index + 1) == Some(&quote) {
-            index += 2;
-        } else {
-            return Some(index + 1);
-        }
-    }
-    None
-}
-
-/// The `$tag$` that a dollar quote begins with.
-fn dollar_tag(rest: &str) -> Option<&str> {
-    let name = name_length(&rest[1..]);
-    let name = rest[1..=name].split('$').next()?.len();
-    rest[1 + name..].starts_with('$').then(|| &rest[..name + 2])
-}
-
-/// The length of the name, not quoted, that text begins with.
-fn name_length(rest: &str) -> usize {
-    let begins = |each: char| !each.is_ascii() || each.is_ascii_alphabetic() || each == '_';
-    let goes_on = |each: char| begins(each) || each.is_ascii_digit() || each == '$';
-    if !rest.starts_with(begins) {
-        return 0;
-    }
-    rest.find(|each| !goes_on(each)).unwrap_or(rest.len())
-}
-
 /// The facts of a sync that `{s.name}` parameters can name.
 pub const SYSTEM_PARAMETERS: [&str; 3] = ["username", "remote_id", "publication"];
 
@@ -493,12 +386,26 @@ pub const SYSTEM_PARAMETERS: [&str; 3] = ["username", "remote_id", "publication"
 mod tests {
     use super::*;
 
+    const POSTGRES: SqlLexing = SqlLexing {
+        has_escape_strings: true,
+        has_dollar_quotes: true,
+        nests_comments: true,
+        ends_comments_at_returns: true,
+        ..SqlLexing::STANDARD
+    };
+
+    const SQLITE: SqlLexing = SqlLexing {
+        has_backticks: true,
+        has_brackets: true,
+        ..SqlLexing::STANDARD
+    };
+
     fn parse(source: &str) -> Result<Script, ScriptError> {
-        parse_for(SqlDialect::Postgres, source)
+        parse_for(POSTGRES, source)
     }
 
-    fn parse_for(dialect: SqlDialect, source: &str) -> Result<Script, ScriptError> {
-        Script::parse(source, dialect, |number| format!("${number}"))
+    fn parse_for(lexing: SqlLexing, source: &str) -> Result<Script, ScriptError> {
+        Script::parse(source, lexing, |number| format!("${number}"))
     }
 
     #[test]
@@ -534,8 +441,7 @@ mod tests {
     fn what_is_known_of_a_user_is_a_parameter_like_others() {
         for purpose in [ScriptPurpose::Sync, ScriptPurpose::Call] {
             let source = "SELECT {s.claims.region}, {ml s.claims.region}, {s.claims.unit}";
-            let script =
-                Script::parse_for(purpose, source, SqlDialect::Postgres, |it| format!("${it}"));
+            let script = Script::parse_for(purpose, source, POSTGRES, |it| format!("${it}"));
             let script = script.unwrap();
             assert_eq!(script.sql, "SELECT $1, $1, $2");
             assert_eq!(names(&script), ["s.claims.region", "s.claims.unit"]);
@@ -574,9 +480,9 @@ mod tests {
     }
 
     #[track_caller]
-    fn assert_replaced(dialect: SqlDialect, source: &str, sql: &str) {
+    fn assert_replaced(lexing: SqlLexing, source: &str, sql: &str) {
         assert_eq!(
-            parse_for(dialect, source).map(|script| script.sql),
+            parse_for(lexing, source).map(|script| script.sql),
             Ok(sql.to_owned())
         );
     }
@@ -585,53 +491,49 @@ mod tests {
     fn comments_stand_within_comments_in_postgresql_only() {
         let source = "SELECT 1 /* a /* {s.x} */ ' */ + {s.username}";
         let replaced = "SELECT 1 /* a /* {s.x} */ ' */ + $1";
-        assert_replaced(SqlDialect::Postgres, source, replaced);
+        assert_replaced(POSTGRES, source, replaced);
         let source = "SELECT 1 /* a /* {s.x} */ + {s.username}";
         let replaced = "SELECT 1 /* a /* {s.x} */ + $1";
-        assert_replaced(SqlDialect::Sqlite, source, replaced);
+        assert_replaced(SQLITE, source, replaced);
         assert_eq!(
-            parse_for(SqlDialect::Postgres, source),
+            parse_for(POSTGRES, source),
             Err(ScriptError::Unterminated('/', 9))
         );
-        assert_replaced(SqlDialect::Postgres, "/*/**/*/{s.username}", "/*/**/*/$1");
-        assert_replaced(SqlDialect::Sqlite, "/*/*/{s.username}", "/*/*/$1");
+        assert_replaced(POSTGRES, "/*/**/*/{s.username}", "/*/**/*/$1");
+        assert_replaced(SQLITE, "/*/*/{s.username}", "/*/*/$1");
     }
 
     #[test]
     fn a_dollar_in_a_name_begins_no_quote() {
         for name in ["a$b$", "a$$", "_$x$", "\u{e9}$b$", "e$$"] {
-            for dialect in [SqlDialect::Postgres, SqlDialect::Sqlite] {
+            for lexing in [POSTGRES, SQLITE] {
                 let source = format!("SELECT {name} FROM {name} WHERE x = {{s.username}}");
                 let replaced = format!("SELECT {name} FROM {name} WHERE x = $1");
-                assert_replaced(dialect, &source, &replaced);
+                assert_replaced(lexing, &source, &replaced);
             }
         }
         // After a quote another one may begin.
         let source = "SELECT $a$ ' $a$$b$ ' $b$, {s.username}";
-        assert_replaced(
-            SqlDialect::Postgres,
-            source,
-            "SELECT $a$ ' $a$$b$ ' $b$, $1",
-        );
+        assert_replaced(POSTGRES, source, "SELECT $a$ ' $a$$b$ ' $b$, $1");
         // A name that ends in "e" makes no escapes of what follows.
         let source = "SELECT date'\\', {s.username}";
-        assert_replaced(SqlDialect::Postgres, source, "SELECT date'\\', $1");
+        assert_replaced(POSTGRES, source, "SELECT date'\\', $1");
     }
 
     #[test]
     fn each_database_has_quotes_of_its_own() {
         assert_replaced(
-            SqlDialect::Sqlite,
+            SQLITE,
             "SELECT [it's], `it's`, $a, e'\\', {s.username}",
             "SELECT [it's], `it's`, $a, e'\\', $1",
         );
         assert_replaced(
-            SqlDialect::Postgres,
+            POSTGRES,
             "SELECT a[1], '[', b ` 1 -- '\r, {s.username}",
             "SELECT a[1], '[', b ` 1 -- '\r, $1",
         );
         assert_eq!(
-            parse_for(SqlDialect::Sqlite, "SELECT [{s.username}]"),
+            parse_for(SQLITE, "SELECT [{s.username}]"),
             Err(ScriptError::Quoted(ScriptParameter::System("username")))
         );
     }
@@ -674,9 +576,7 @@ mod tests {
     #[test]
     fn a_call_names_arguments_and_nothing_that_only_syncs_have() {
         let call = |source| {
-            Script::parse_for(ScriptPurpose::Call, source, SqlDialect::Postgres, |it| {
-                format!("${it}")
-            })
+            Script::parse_for(ScriptPurpose::Call, source, POSTGRES, |it| format!("${it}"))
         };
         let script = call("SELECT {a.item}, {s.username}, {ml a.item}").unwrap();
         assert_eq!(script.sql, "SELECT $1, $2, $1");
@@ -696,24 +596,21 @@ mod tests {
 
     #[test]
     fn statements_are_separated_by_semicolons_that_are_not_quoted() {
-        let found = statements(
-            " A ';' ; -- none; \n; B /* ; */ (\";\") ",
-            SqlDialect::Sqlite,
-        );
+        let found = statements(" A ';' ; -- none; \n; B /* ; */ (\";\") ", SQLITE);
         assert_eq!(found.unwrap(), ["A ';'", "B /* ; */ (\";\")"]);
-        assert_eq!(statements("--x", SqlDialect::Sqlite), Ok(vec![]));
+        assert_eq!(statements("--x", SQLITE), Ok(vec![]));
         for (statement, word) in [
             (" /* a */ -- b\n select 1", "SELECT"),
             ("((Values (1)))", "VALUES"),
             ("'x'", ""),
             ("", ""),
         ] {
-            assert_eq!(first_word(statement, SqlDialect::Postgres), word);
+            assert_eq!(first_word(statement, POSTGRES), word);
         }
     }
 
     fn script_of(source: &str) -> Script {
-        let parsed = Script::parse_for(ScriptPurpose::Script, source, SqlDialect::Postgres, |it| {
+        let parsed = Script::parse_for(ScriptPurpose::Script, source, POSTGRES, |it| {
             format!("${it}")
         });
         parsed.unwrap()
@@ -763,7 +660,7 @@ mod tests {
             );
         }
         for source in ["[a", "`a", "'a"] {
-            let error = parse_for(SqlDialect::Sqlite, source).unwrap_err();
+            let error = parse_for(SQLITE, source).unwrap_err();
             assert!(matches!(error, ScriptError::Unterminated(_, 0)), "{source}");
         }
     }

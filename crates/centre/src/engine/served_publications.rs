@@ -5,6 +5,7 @@ use std::sync::Arc;
 use tidewater_protocol::Code;
 
 use crate::engine::publication::Publication;
+use crate::engine::sql::published_table::{PublishedTable, TableAdapter};
 use crate::error::CentreError;
 use crate::publication::{DeployedPublications, ReplayPolicy};
 
@@ -12,7 +13,7 @@ type Result<T> = std::result::Result<T, CentreError>;
 
 /// Publications as they are served.
 #[derive(Debug)]
-pub struct ServedPublications<T> {
+pub struct ServedPublications<T: TableAdapter> {
     /// The publications.
     pub publications: Vec<Arc<Publication<T>>>,
     /// See [`DeployedPublications::number`].
@@ -21,7 +22,7 @@ pub struct ServedPublications<T> {
     pub version: String,
 }
 
-impl<T> Default for ServedPublications<T> {
+impl<T: TableAdapter> Default for ServedPublications<T> {
     fn default() -> ServedPublications<T> {
         ServedPublications {
             publications: Vec::new(),
@@ -31,9 +32,9 @@ impl<T> Default for ServedPublications<T> {
     }
 }
 
-impl<T> ServedPublications<T> {
+impl<T: TableAdapter> ServedPublications<T> {
     /// All tables of all publications.
-    pub fn tables(&self) -> impl Iterator<Item = &T> {
+    pub fn tables(&self) -> impl Iterator<Item = &PublishedTable<T>> {
         self.publications.iter().flat_map(|it| &it.tables)
     }
 

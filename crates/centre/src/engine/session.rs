@@ -4,10 +4,9 @@ use std::collections::HashMap;
 
 use tidewater_protocol::RemoteId;
 
-use super::connection::{
-    DatabaseConnection, ResultRow, StatementResult, SystemStatement, each, system_row, system_sql,
-};
-use super::records::{find_remote, find_user, found_remote, found_user};
+use super::connection::{DatabaseConnection, ResultRow, StatementResult, SystemStatement};
+use super::records::{found_remote, found_user};
+use super::sql::system::{marks, meta, remotes, subscriptions, users};
 use crate::engine::change_tracking::ChangeTracking;
 use crate::error::CentreError;
 use crate::records::{
@@ -27,23 +26,26 @@ pub(super) async fn states<T: ChangeTracking>(
     let mut counts = Vec::with_capacity(asked.len());
     for session in asked {
         let before = statements.len();
-        statements.push(find_user(&session.user));
+        statements.push(users::find(&session.user));
         if let Some(id) = session.remote_id {
-            statements.push(find_remote(id));
-            statements.push(was_removed(id));
+            statements.push(remotes::find(id));
+            statements.push(remotes::find_removed(id));
         }
         for subscription in &session.subscriptions {
             let publication = &subscription.publication;
-            statements.extend(session.remote_id.map(|id| last_upload(id, publication)));
+            let of_remote = session.remote_id;
+            statements.extend(of_remote.map(|id| subscriptions::find_upload(id, publication)));
             for &former in &subscription.formers {
-                statements.push(was_removed(former));
-                statements.push(last_upload_of(&session.user, former, publication));
+                statements.push(remotes::find_removed(former));
+                let of_user = &session.user;
+                let upload = subscriptions::find_upload_of_user(of_user, former, publication);
+                statements.push(upload);
             }
             statements.extend(ask_history::<T>(subscription));
         }
         counts.push(statements.len() - before);
     }
-    statements.push(system_sql!("SELECT centre, deployment FROM tidewater.meta"));
+    statements.push(meta::read_centre());
     let answers = connection.gather("opening sessions", statements).await?;
     let mut answers = answers.into_iter();
     let of_sessions: Vec<Vec<StatementResult>> = counts
@@ -105,11 +107,7 @@ fn ask_history<T: ChangeTracking>(subscription: &SubscriptionRequest) -> Vec<Sys
     let Some(watermark) = watermark else {
         return Vec::new();
     };
-    // A query of its own for each: a database that planned this when there were no marks would go on
-    // reading all of them.
-    let mark = "SELECT v.n FROM {rows BLOB}
-                WHERE (SELECT id FROM tidewater.mark WHERE id = v.c1) IS NOT NULL";
-    let mut asked = vec![each(mark, vec![system_row![watermark.mark]])];
+    let mut asked = vec![marks::find(&watermark.mark)];
     asked.extend(T::ask_pruned(&watermark.position));
     asked
 }
@@ -131,29 +129,6 @@ fn centre(answer: &StatementResult) -> Result<(String, i64)> {
     Ok((row.get(0)?, row.get(1)?))
 }
 
-fn was_removed(id: RemoteId) -> SystemStatement {
-    let select = "SELECT v.n FROM {rows BLOB} JOIN tidewater.removed_remote ON id = v.c1";
-    each(select, vec![system_row![id]])
-}
-
-fn last_upload(id: RemoteId, publication: &str) -> SystemStatement {
-    each(
-        "SELECT v.n, sequence, upload_id FROM {rows BLOB TEXT}
-         JOIN tidewater.subscription ON remote_id = v.c1 AND publication = v.c2",
-        vec![system_row![id, publication]],
-    )
-}
-
-/// The same if the remote is of this user.
-fn last_upload_of(user: &str, id: RemoteId, publication: &str) -> SystemStatement {
-    each(
-        "SELECT v.n, sequence, upload_id FROM {rows BLOB TEXT TEXT}
-         JOIN tidewater.subscription ON remote_id = v.c1 AND publication = v.c2
-         JOIN tidewater.remote ON id = v.c1 AND user_name = v.c3",
-        vec![system_row![id, publication, user]],
-    )
-}
-
 fn found_subscription(answer: &StatementResult) -> Result<Option<SubscriptionRecord>> {
     let read = |row: &ResultRow| {
         Ok(SubscriptionRecord {
@@ -167,14 +142,9 @@ fn found_subscription(answer: &StatementResult) -> Result<Option<SubscriptionRec
 /// See [`crate::Worker::shut_out`].
 pub(super) async fn shut_out(
     connection: &mut impl DatabaseConnection,
-    remotes: &[RemoteId],
+    ids: &[RemoteId],
 ) -> Result<Vec<(RemoteId, ShutOutReason)>> {
-    let standing = each(
-        "SELECT r.id, r.revoked, u.disabled FROM {rows BLOB}
-         JOIN tidewater.remote r ON r.id = v.c1
-         LEFT JOIN tidewater.user_account u ON u.name = r.user_name",
-        remotes.iter().map(|id| system_row![id]).collect(),
-    );
+    let standing = remotes::find_standing(ids);
     let what = "looking for remotes that are shut out";
     let answer = connection.run_one(what, standing).await?;
     let mut found: HashMap<RemoteId, Option<ShutOutReason>> = HashMap::new();
@@ -187,7 +157,7 @@ pub(super) async fn shut_out(
         };
         found.insert(row.get(0)?, reason);
     }
-    let shut_out = remotes.iter().filter_map(|id| {
+    let shut_out = ids.iter().filter_map(|id| {
         let reason = found
             .get(id)
             .copied()
@@ -202,23 +172,7 @@ pub(super) async fn save_remote(
     connection: &mut impl DatabaseConnection,
     remote: &RemoteRecord,
 ) -> Result<()> {
-    let save = system_sql!(
-        "INSERT INTO tidewater.remote (id, user_name, revoked, credential_hash,
-         previous_credential_hash, rotated_ms, created_ms, last_sync_ms, device_name)
-         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)
-         ON CONFLICT (id) DO UPDATE SET credential_hash = excluded.credential_hash,
-         previous_credential_hash = excluded.previous_credential_hash,
-         rotated_ms = excluded.rotated_ms",
-        remote.id,
-        remote.user,
-        remote.revoked,
-        remote.credential_hash,
-        remote.previous_credential_hash,
-        remote.rotated_ms,
-        remote.created_ms,
-        remote.last_sync_ms,
-        remote.device_name,
-    );
+    let save = remotes::save(remote);
     connection.run_one("saving a remote", save).await?;
     Ok(())
 }
@@ -229,8 +183,7 @@ pub(super) async fn name_device(
     id: RemoteId,
     name: &str,
 ) -> Result<()> {
-    let sql = "UPDATE tidewater.remote SET device_name = ?2 WHERE id = ?1";
-    let rename = system_sql!(sql, id, name);
+    let rename = remotes::name_device(id, name);
     connection.run_one("naming a device", rename).await?;
     Ok(())
 }
@@ -241,9 +194,7 @@ pub(super) async fn forget_previous_credential(
     id: RemoteId,
     previous: Vec<u8>,
 ) -> Result<()> {
-    let sql = "UPDATE tidewater.remote SET previous_credential_hash = ?2
-               WHERE id = ?1 AND previous_credential_hash = ?3";
-    let forget = system_sql!(sql, id, Vec::new(), previous);
+    let forget = remotes::forget_previous_credential(id, &previous);
     connection
         .run_one("forgetting a credential", forget)
         .await?;
@@ -256,11 +207,7 @@ pub(super) async fn stored_result(
     remote_id: RemoteId,
     publication: &str,
 ) -> Result<Option<Vec<u8>>> {
-    let select = system_sql!(
-        "SELECT result FROM tidewater.subscription WHERE remote_id = ?1 AND publication = ?2",
-        remote_id,
-        publication,
-    );
+    let select = subscriptions::read_result(remote_id, publication);
     let answer = connection
         .run_one("reading a stored result", select)
         .await?;

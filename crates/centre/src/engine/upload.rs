@@ -85,7 +85,6 @@ mod scope_admission;
 mod scripted;
 mod sent_before;
 mod step_order;
-pub mod target_table;
 mod unpublished_rows;
 mod upload_list;
 mod upload_run;
@@ -103,12 +102,15 @@ use prost::Message;
 
 use tidewater_protocol::{Code, Op, RemoteId, UploadId, Value};
 
-use super::connection::{
-    DatabaseConnection, StatementResult, SystemStatement, each, system_row, system_sql,
-};
+use super::connection::{DatabaseConnection, StatementResult, SystemStatement};
 use super::publication::{Publication, RowRule};
 use super::scope::RuleDifference;
+use super::sql::system::conflicts::{self, ConflictRow};
+use super::sql::system::given_back;
+use super::sql::system::refusals::{self, RefusedAttempt};
+use super::sql::system::subscriptions::{self, StoredUploadResult, SubscriptionKey, UploadNumber};
 use crate::engine::membership::Membership;
+use crate::engine::sql::published_table::TableAdapter;
 use crate::error::CentreError;
 use crate::records::ConflictOutcome;
 use crate::scope::{Checkpoint, Scope};
@@ -125,31 +127,22 @@ const BYTES_AT_ONCE: usize = 4 << 20;
 
 /// Takes the numbers of uploads; [`taken`] reads the answers. Whoever comes second finds his used.
 pub fn take(uploads: &[&SyncUpload]) -> [SystemStatement; 2] {
-    let subscriptions = uploads.iter();
-    let subscriptions =
-        subscriptions.map(|upload| system_row![upload.context.remote_id, upload.publication]);
-    let numbers = uploads.iter().map(|upload| {
-        system_row![
-            upload.context.remote_id,
-            upload.publication,
-            upload.sequence,
-            upload.upload_id,
-        ]
+    let numbers = uploads.iter().map(|upload| UploadNumber {
+        subscription: subscription(upload),
+        sequence: upload.sequence,
+        upload_id: upload.upload_id,
     });
     [
-        each(
-            "INSERT INTO tidewater.subscription (remote_id, publication)
-             SELECT v.c1, v.c2 FROM {rows BLOB TEXT} WHERE true ON CONFLICT DO NOTHING",
-            subscriptions.collect(),
-        ),
-        each(
-            "UPDATE tidewater.subscription SET sequence = v.c3, upload_id = v.c4
-             FROM {rows BLOB TEXT INTEGER BLOB}
-             WHERE remote_id = v.c1 AND publication = v.c2 AND sequence + 1 = v.c3
-             RETURNING upload_id, remote_id, scope_serial, previous_serial, graced_serial",
-            numbers.collect(),
-        ),
+        subscriptions::insert(uploads.iter().map(|upload| subscription(upload))),
+        subscriptions::take_numbers(numbers),
     ]
+}
+
+fn subscription(upload: &SyncUpload) -> SubscriptionKey<'_> {
+    SubscriptionKey {
+        remote_id: upload.context.remote_id,
+        publication: &upload.publication,
+    }
 }
 
 /// The serials of a subscription's scopes.
@@ -197,12 +190,7 @@ pub async fn last(
     connection: &mut impl DatabaseConnection,
     upload: &SyncUpload,
 ) -> Result<UploadOutcome> {
-    let select = system_sql!(
-        "SELECT sequence, upload_id, result FROM tidewater.subscription
-         WHERE remote_id = ?1 AND publication = ?2",
-        upload.context.remote_id,
-        upload.publication,
-    );
+    let select = subscriptions::read_upload(upload.context.remote_id, &upload.publication);
     let answer = connection
         .run_one("looking for the last upload", select)
         .await?;
@@ -227,18 +215,8 @@ pub async fn note_given_back(
     upload: &SyncUpload,
 ) -> Result<bool> {
     let statements = [
-        system_sql!(
-            "UPDATE tidewater.subscription SET given_back_serial = scope_serial
-             WHERE remote_id = ?1 AND publication = ?2",
-            upload.context.remote_id,
-            upload.publication,
-        ),
-        system_sql!(
-            "INSERT INTO tidewater.given_back (upload_id, at_ms) VALUES (?1, ?2)
-             ON CONFLICT DO NOTHING",
-            upload.upload_id,
-            upload.context.now_ms,
-        ),
+        subscriptions::note_given_back(upload.context.remote_id, &upload.publication),
+        given_back::insert(upload.upload_id, upload.context.now_ms),
     ];
     let what = "noting an upload that was given back";
     let answers = connection.flight(what, &statements).await?;
@@ -306,7 +284,11 @@ impl Admission {
     }
 
     /// What of a table the remote may write.
-    fn writable<'a, T>(&'a self, publication: &'a Publication<T>, table: usize) -> Membership<'a> {
+    fn writable<'a, T: TableAdapter>(
+        &'a self,
+        publication: &'a Publication<T>,
+        table: usize,
+    ) -> Membership<'a> {
         if self.is_operators {
             return Membership::of_all();
         }
@@ -317,7 +299,11 @@ impl Admission {
     }
 
     /// What of a table the remote holds.
-    fn held<'a, T>(&'a self, publication: &'a Publication<T>, table: usize) -> Membership<'a> {
+    fn held<'a, T: TableAdapter>(
+        &'a self,
+        publication: &'a Publication<T>,
+        table: usize,
+    ) -> Membership<'a> {
         if self.is_operators {
             return Membership::of_all();
         }
@@ -331,27 +317,17 @@ impl Admission {
         self.graced = self.graced.max(before.graced);
     }
 
-    /// Completes the result of the upload; for [`store`].
+    /// Completes the result of the upload; for [`subscriptions::store_results`].
     fn complete(&self, upload: &SyncUpload, result: &mut UploadResult) -> Vec<Value> {
         result.gained.clone_from(&self.gained);
         result.held = self.held;
-        system_row![
-            upload.context.remote_id,
-            upload.publication,
-            result.encode_to_vec(),
-            self.graced,
-            upload.context.now_ms,
-        ]
+        subscriptions::stored_result(&StoredUploadResult {
+            subscription: subscription(upload),
+            result: result.encode_to_vec(),
+            graced: self.graced,
+            now_ms: upload.context.now_ms,
+        })
     }
-}
-
-/// Keeps results with their subscriptions.
-fn store(completed: Vec<Vec<Value>>) -> SystemStatement {
-    each(
-        "UPDATE tidewater.subscription SET result = v.c3, graced_serial = v.c4, uploaded_ms = v.c5
-         FROM {rows BLOB TEXT BLOB INTEGER INTEGER} WHERE remote_id = v.c1 AND publication = v.c2",
-        completed,
-    )
 }
 
 /// Adds the partitions of the signed scope that the remote has lost since, so that changes which
@@ -455,8 +431,9 @@ impl UploadRecords {
 /// What is kept for people.
 trait RecordedImage: Sync {
     /// The statement that keeps some.
-    const INSERT: &'static str;
+    fn insert(rows: Vec<Vec<Value>>) -> SystemStatement;
 
+    /// A row of it.
     fn row(&self, upload: &SyncUpload) -> Vec<Value>;
 }
 
@@ -479,7 +456,7 @@ async fn store_all<R: RecordedImage>(
             rows.push(row);
             rest = after;
         }
-        connection.flight(what, &[each(R::INSERT, rows)]).await?;
+        connection.flight(what, &[R::insert(rows)]).await?;
     }
     Ok(())
 }
@@ -492,56 +469,54 @@ fn text_bytes(value: &Value) -> usize {
 }
 
 impl RecordedImage for UploadConflict {
-    const INSERT: &'static str = "INSERT INTO tidewater.conflict (at_ms, remote_id, user_name,
-         publication, table_name, row_key, operation, pre_image, uploaded, winner, replaced, outcome,
-         sync_notes)
-         SELECT c1, c2, c3, c4, c5, c6, c7, c8, c9, c10, c11, c12, c13 FROM {rows INTEGER BLOB TEXT TEXT \
-         TEXT TEXT TEXT TEXT TEXT TEXT TEXT TEXT TEXT} ORDER BY n";
+    fn insert(rows: Vec<Vec<Value>>) -> SystemStatement {
+        conflicts::insert(rows)
+    }
 
     fn row(&self, upload: &SyncUpload) -> Vec<Value> {
-        system_row![
-            upload.context.now_ms,
-            upload.context.remote_id,
-            upload.context.user,
-            upload.publication,
-            text(&self.table),
-            self.key,
-            operation(self.op),
-            self.pre_image,
-            self.uploaded,
-            self.winner,
-            self.replaced,
-            self.outcome.name(),
-            operator_change::sync_notes(&upload.context, &upload.publication),
-        ]
+        let row = ConflictRow {
+            now_ms: upload.context.now_ms,
+            remote_id: upload.context.remote_id,
+            user: &upload.context.user,
+            publication: &upload.publication,
+            table: &text(&self.table),
+            key: &self.key,
+            operation: operation(self.op),
+            pre_image: self.pre_image.as_deref(),
+            uploaded: self.uploaded.as_deref(),
+            winner: self.winner.as_deref(),
+            replaced: self.replaced.as_deref(),
+            outcome: self.outcome,
+            sync_notes: operator_change::sync_notes(&upload.context, &upload.publication),
+        };
+        row.values()
     }
 }
 
 impl RecordedImage for UploadRefusal {
-    const INSERT: &'static str = "INSERT INTO tidewater.refused (at_ms, remote_id, user_name,
-         publication, table_name, row_key, operation, uploaded, code, reason, sequence, pre_image,
-         parent_table, parent_key, sync_notes)
-         SELECT c1, c2, c3, c4, c5, c6, c7, c8, c9, c10, c11, c12, c13, c14, c15 FROM {rows INTEGER BLOB \
-         TEXT TEXT TEXT TEXT TEXT TEXT TEXT TEXT INTEGER TEXT TEXT TEXT TEXT} ORDER BY n";
+    fn insert(rows: Vec<Vec<Value>>) -> SystemStatement {
+        refusals::insert(rows)
+    }
 
     fn row(&self, upload: &SyncUpload) -> Vec<Value> {
-        system_row![
-            upload.context.now_ms,
-            upload.context.remote_id,
-            upload.context.user,
-            upload.publication,
-            text(&self.table),
-            self.key,
-            operation(self.op),
-            self.row,
-            self.code.name(),
-            text(&self.reason),
-            upload.sequence,
-            self.pre_image,
-            self.parent.as_ref().map(|it| text(&it.0)),
-            self.parent.as_ref().map(|it| it.1.clone()),
-            operator_change::sync_notes(&upload.context, &upload.publication),
-        ]
+        let parent = self.parent.as_ref();
+        let row = RefusedAttempt {
+            now_ms: upload.context.now_ms,
+            remote_id: upload.context.remote_id,
+            user: &upload.context.user,
+            publication: &upload.publication,
+            table: &text(&self.table),
+            key: &self.key,
+            operation: operation(self.op),
+            uploaded: &self.row,
+            code: self.code.name(),
+            reason: &text(&self.reason),
+            sequence: upload.sequence,
+            pre_image: self.pre_image.as_deref(),
+            parent: parent.map(|(table, key)| (text(table), &**key)),
+            sync_notes: operator_change::sync_notes(&upload.context, &upload.publication),
+        };
+        row.values()
     }
 }
 

@@ -4,8 +4,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
-use tidewater_centre::engine::script::SqlDialect;
 use tidewater_centre::engine::scripts::CONNECTION;
+use tidewater_centre::engine::sql::lexing::SqlLexing;
 use tidewater_protocol::Code;
 use tidewater_terminal::output::{self, counted, printable};
 use tidewater_terminal::{CommandOutcome, Failure};
@@ -406,7 +406,7 @@ fn opaque(rest: &str) -> Option<usize> {
         .iter()
         .any(|it| rest.starts_with(it));
     begins.then(|| {
-        SqlDialect::Sqlite
+        SqlLexing::STANDARD
             .length_of_opaque(rest)
             .unwrap_or(rest.len())
     })

@@ -212,7 +212,7 @@ fn attributes(item: &Item) -> &[Attribute] {
     }
 }
 
-fn is_for_tests(attributes: &[Attribute]) -> bool {
+pub(crate) fn is_for_tests(attributes: &[Attribute]) -> bool {
     attributes.iter().any(|it| {
         let condition = it.meta.require_list().ok();
         let condition = condition.filter(|it| it.path.is_ident("cfg"));

@@ -14,20 +14,20 @@ use self::inspected_row::{InspectedRow, held_text};
 use self::subject::Subject;
 use self::verdict::{VerdictFacts, judge};
 use super::compile::{CompiledTable, compile};
-use super::connection::{DatabaseConnection, system_sql};
+use super::connection::DatabaseConnection;
 use super::deploy::deployed;
 use super::exact::pack_exact;
 use super::inspect::{DatabaseInspection, InspectedCell, KeyedRow};
 use super::publication::Publication;
-use super::records::{
-    find_remote, find_user, found_remote, found_user, last_sync, uploads_between,
-};
+use super::records::{found_remote, found_user, last_sync, uploads_between};
 use super::refusals;
 use super::scope::ScopePurpose;
 use super::scripts::chosen;
+use super::sql::system::{remotes, subscriptions, users};
 use super::upload::row_json;
 use crate::context::SyncContext;
 use crate::engine::membership::Membership;
+use crate::engine::sql::published_table::TableAdapter;
 use crate::error::CentreError;
 use crate::explain::{
     CandidateUpload, ExplainQuestion, ExplainedEntry, ExplainedPublication, ExplainedRemote,
@@ -157,7 +157,7 @@ impl<T: DatabaseInspection> ExplanationRun<'_, T> {
     async fn publication(
         &self,
         connection: &mut T::Connection,
-        (publication, compiled, table): (&Publication<T::Table>, &CompiledTable<'_>, usize),
+        (publication, compiled, table): (&Publication<T::Tables>, &CompiledTable<'_>, usize),
         subject: &Subject,
         last: LastSync,
     ) -> Result<(ExplainedPublication, Option<String>)> {
@@ -183,7 +183,7 @@ impl<T: DatabaseInspection> ExplanationRun<'_, T> {
         let (rules, scopes) = (&publication.rules[of_table.clone()], &scope.rules[of_table]);
         let mut explained = Vec::with_capacity(rules.len());
         let mut log = Vec::new();
-        let logged = super::publication::ServedTable::logs(&publication.tables[table]).len();
+        let logged = publication.tables[table].logs().count();
         for (at, (rule, held)) in rules.iter().zip(scopes).enumerate() {
             let unknown = unknown_parameters(rule, &context, &publication.schema.name);
             let of = (compiled, &compiled.rules[at], at);
@@ -257,7 +257,7 @@ impl<T: DatabaseInspection> ExplanationRun<'_, T> {
         &self,
         connection: &mut T::Connection,
         compiled: &CompiledTable<'_>,
-        keyed: &KeyedRow<'_, T::Table>,
+        keyed: &KeyedRow<'_, T::Tables>,
     ) -> Result<Option<InspectedRow>> {
         let infos = self.infos();
         let own = compiled.columns.iter().map(|&column| InspectedCell {
@@ -303,7 +303,7 @@ impl<T: DatabaseInspection> ExplanationRun<'_, T> {
 /// What change logs have of the key by one rule.
 async fn entries<T: DatabaseInspection>(
     connection: &mut T::Connection,
-    keyed: &KeyedRow<'_, T::Table>,
+    keyed: &KeyedRow<'_, T::Tables>,
     at: usize,
     (rule, held): (&super::publication::RowRule, &RuleScope),
     is_known: bool,
@@ -351,7 +351,7 @@ fn any(all: impl Iterator<Item = Option<bool>> + Clone) -> Option<bool> {
 }
 
 /// Whether the user's remotes may write the row.
-fn writes<T>(
+fn writes<T: TableAdapter>(
     (publication, table): (&Publication<T>, usize),
     (rules, scope): (&[super::publication::RowRule], &Scope),
     row: Option<&[Datum<'_>]>,
@@ -400,7 +400,7 @@ async fn who(
     id: RemoteId,
 ) -> Result<(RemoteRecord, Option<UserRecord>)> {
     let what = "looking for a remote";
-    let remote = connection.gather(what, vec![find_remote(id)]).await?;
+    let remote = connection.gather(what, vec![remotes::find(id)]).await?;
     let remote = remote
         .first()
         .map(|it| found_remote(&it.rows))
@@ -410,7 +410,7 @@ async fn who(
         hint: "see: tidewater remote list -c FILE".into(),
     })?;
     let user = connection
-        .gather(what, vec![find_user(&remote.user)])
+        .gather(what, vec![users::find(&remote.user)])
         .await?;
     let user = user.first().map(|it| found_user(&it.rows)).transpose()?;
     Ok((remote, user.flatten()))
@@ -421,10 +421,7 @@ pub(super) async fn subscribed(
     connection: &mut impl DatabaseConnection,
     id: RemoteId,
 ) -> Result<Vec<String>> {
-    let names = system_sql!(
-        "SELECT publication FROM tidewater.subscription WHERE remote_id = ?1 ORDER BY publication",
-        id
-    );
+    let names = subscriptions::list_of_remote(id);
     let answer = connection.run_one("reading subscriptions", names).await?;
     answer.rows.iter().map(|row| row.get(0)).collect()
 }

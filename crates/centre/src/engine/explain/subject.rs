@@ -36,11 +36,11 @@ impl Subject {
     pub(super) fn find<T: DatabaseInspection>(
         question: &ExplainQuestion,
         subscribed: &[String],
-        publications: &[Publication<T::Table>],
+        publications: &[Publication<T::Tables>],
     ) -> Result<Subject> {
-        let meant = |publication: &Publication<T::Table>| {
+        let meant = |publication: &Publication<T::Tables>| {
             let tables = publication.schema.tables.iter().zip(&publication.tables);
-            let mut tables = tables.map(|(table, served)| [&*table.name, T::title(served)]);
+            let mut tables = tables.map(|(table, served)| [&*table.name, &*served.title]);
             tables.position(|names| names.contains(&&*question.table))
         };
         let all = publications.iter().enumerate();
@@ -79,7 +79,7 @@ impl Subject {
 fn unknown<T: DatabaseInspection>(
     question: &ExplainQuestion,
     (all, subscribed): (&[(usize, usize)], &[String]),
-    publications: &[Publication<T::Table>],
+    publications: &[Publication<T::Tables>],
 ) -> CentreError {
     let (table, remote) = (&question.table, question.remote_id);
     if let Some(&(at, _)) = all.first() {

@@ -5,7 +5,8 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
-use super::super::connection::{StatementResult, SystemStatement, system_sql};
+use super::super::connection::{StatementResult, SystemStatement};
+use super::super::sql::system::scope_pieces;
 use crate::error::CentreError;
 use crate::scope::{Digest, HeldPartitions, HeldRule, PartitionList, Partitions, RuleScope};
 
@@ -109,11 +110,7 @@ impl<'s> ScopeDifferences<'s> {
             }
         }
         self.asked = wanted.into_iter().collect();
-        let asked = self.asked.iter();
-        let select = "SELECT content FROM tidewater.scope_piece WHERE digest = ?1";
-        asked
-            .map(|digest| system_sql!(select, digest[..]))
-            .collect()
+        self.asked.iter().map(scope_pieces::read).collect()
     }
 
     /// Takes the answers, in their order.
@@ -186,15 +183,7 @@ pub fn keep(rules: &[RuleScope], now_ms: i64) -> Vec<SystemStatement> {
         let pieces = list.pieces.into_iter().map(|it| (it.digest, it.content));
         for (digest, content) in pieces.chain([root]) {
             if kept.insert(digest) {
-                statements.push(system_sql!(
-                    "INSERT INTO tidewater.scope_piece AS p (digest, at_ms, content)
-                     VALUES (?1, ?2, ?3)
-                     ON CONFLICT (digest) DO UPDATE SET at_ms = excluded.at_ms
-                     WHERE p.at_ms < excluded.at_ms - 86400000",
-                    digest[..],
-                    now_ms,
-                    content,
-                ));
+                statements.push(scope_pieces::save(&digest, now_ms, &content));
             }
         }
     }

@@ -21,6 +21,8 @@ use crate::engine::scope_query::wrong;
 use crate::engine::script::{
     ROWS, Script, ScriptError, ScriptParameter, ScriptPurpose, first_word, statements,
 };
+use crate::engine::sql::column::SqlColumn as _;
+use crate::engine::sql::published_table::PublishedTable;
 use crate::error::{CentreError, ScriptFault};
 use crate::nearest::nearest;
 use crate::publication::{PublicationSpec, ScriptSpec};
@@ -52,7 +54,7 @@ pub async fn compile<T: ChangeTracking>(
     connection: &mut T::Connection,
     spec: &PublicationSpec,
     schema: &PublicationSchema,
-    tables: &[T::Table],
+    tables: &[PublishedTable<T::Tables>],
 ) -> Result<(Versions, Vec<String>)> {
     let mut versions: BTreeMap<String, Scripts> = BTreeMap::new();
     let (mut faults, mut warnings) = (Vec::new(), Vec::new());
@@ -123,10 +125,10 @@ pub async fn compile<T: ChangeTracking>(
 
 /// Whether a script creates temporary tables.
 fn creates_tables<T: ChangeTracking>(script: &ScriptSpec) -> bool {
-    let texts = statements(&script.sql, T::DIALECT).unwrap_or_default();
+    let texts = statements(&script.sql, T::lexing()).unwrap_or_default();
     texts
         .iter()
-        .any(|it| created_table(it, T::DIALECT).is_some())
+        .any(|it| created_table(it, T::lexing()).is_some())
 }
 
 /// Where a script stands in a sync.
@@ -199,7 +201,7 @@ fn line(script: &str, part: &str) -> usize {
 /// Reads the scripts of a version.
 struct ScriptReader<'r, T: ChangeTracking> {
     schema: &'r PublicationSchema,
-    tables: &'r [T::Table],
+    tables: &'r [PublishedTable<T::Tables>],
     trial: &'r mut TrialTables,
     warnings: &'r mut Vec<String>,
 }
@@ -267,7 +269,7 @@ impl<T: ChangeTracking> ScriptReader<'_, T> {
             |error: ScriptError| wrong(&place, &format!("is wrong: {error}"), error.hint());
         let texts = match is_ignored(&spec.sql) {
             true => Vec::new(),
-            false => statements(&spec.sql, T::DIALECT).map_err(is_wrong)?,
+            false => statements(&spec.sql, T::lexing()).map_err(is_wrong)?,
         };
         let is_query = matches!(
             event.form,
@@ -288,7 +290,7 @@ impl<T: ChangeTracking> ScriptReader<'_, T> {
         for (text, mut script) in texts.into_iter().zip(parsed) {
             let place = format!("{place}, line {}", line(&spec.sql, text));
             let text = without_braces(text);
-            let word = first_word(text, T::DIALECT);
+            let word = first_word(text, T::lexing());
             if FORBIDDEN.contains(&&*word) {
                 let what = format!("has a statement that begins with {word:?}");
                 let hint = "transactions are the server's affair: it begins and commits them; put a \
@@ -407,8 +409,8 @@ impl<T: ChangeTracking> ScriptReader<'_, T> {
             }
         }
         let checked = checked?;
-        if event.form == ScriptForm::Once && created_table(text, T::DIALECT).is_some() {
-            let sql = Script::parse_for(ScriptPurpose::Script, text, T::DIALECT, |_| {
+        if event.form == ScriptForm::Once && created_table(text, T::lexing()).is_some() {
+            let sql = Script::parse_for(ScriptPurpose::Script, text, T::lexing(), |_| {
                 "NULL".to_owned()
             });
             let sql = sql.map(|it| it.sql).unwrap_or_default();
@@ -497,7 +499,7 @@ fn parse<T: ChangeTracking>(spec: &ScriptSpec, texts: &[&str]) -> Result<Vec<Scr
                 hint,
             ));
         }
-        let script = Script::parse_for(ScriptPurpose::Script, text, T::DIALECT, T::parameter);
+        let script = Script::parse_for(ScriptPurpose::Script, text, T::lexing(), T::parameter);
         let mut script =
             script.map_err(|error| wrong(&place, &format!("is wrong: {error}"), error.hint()))?;
         let mut marks = 0;
@@ -550,7 +552,7 @@ fn typed<T: ChangeTracking>(
     text: &str,
     script: &Script,
     table: &Table,
-    served: &T::Table,
+    served: &PublishedTable<T::Tables>,
 ) -> Option<Script> {
     let spelled = |number: usize| {
         let parameter = number
@@ -560,10 +562,11 @@ fn typed<T: ChangeTracking>(
             Some(ScriptParameter::New(name) | ScriptParameter::Old(name)) => table.column(name),
             _ => None,
         };
-        let typed = column.and_then(|it| T::typed_parameter(served, it, number));
-        typed.unwrap_or_else(|| T::parameter(number))
+        let parameter = T::parameter(number);
+        let typed = column.and_then(|it| served.columns.get(it)?.typed_parameter(&parameter));
+        typed.unwrap_or(parameter)
     };
-    let typed = Script::parse_for(ScriptPurpose::Script, text, T::DIALECT, spelled).ok()?;
+    let typed = Script::parse_for(ScriptPurpose::Script, text, T::lexing(), spelled).ok()?;
     (typed.sql != script.sql).then(|| Script {
         sql: typed.sql,
         parameters: script.parameters.clone(),

@@ -7,8 +7,9 @@ use tidewater_protocol::Value;
 use super::{
     CompiledScript, EVENTS, ScriptEnvironment, ScriptEvent, ScriptTransaction, of_version,
 };
-use crate::engine::connection::{DatabaseConnection as _, system_sql};
+use crate::engine::connection::DatabaseConnection as _;
 use crate::engine::script::ScriptParameter;
+use crate::engine::sql::system::subscriptions;
 use crate::engine::upload::refusal_reason::RefusalReason;
 use crate::engine::upload::upload_writer::{ScriptOutcome, UploadWriter, try_again};
 use crate::error::CentreError;
@@ -193,12 +194,8 @@ impl ScriptEnvironment<'_> {
         if !names_it || self.knows("last_upload") {
             return Ok(());
         }
-        let select = system_sql!(
-            "SELECT uploaded_ms FROM tidewater.subscription
-             WHERE remote_id = ?1 AND publication = ?2",
-            self.context().remote_id,
-            self.publication(),
-        );
+        let (id, publication) = (self.context().remote_id, self.publication());
+        let select = subscriptions::read_upload_time(id, publication);
         let what = "looking for the last upload";
         let answer = rows.connection().run_one(what, select).await?;
         if let Some(row) = answer.rows.first()

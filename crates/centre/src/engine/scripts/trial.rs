@@ -6,7 +6,8 @@ use std::collections::HashSet;
 use super::{CheckedScript, SetColumn};
 use crate::engine::change_tracking::ChangeTracking;
 use crate::engine::connection::DatabaseConnection;
-use crate::engine::script::{Script, SqlDialect, first_word};
+use crate::engine::script::{Script, first_word};
+use crate::engine::sql::lexing::SqlLexing;
 use crate::error::CentreError;
 
 type Result<T> = std::result::Result<T, CentreError>;
@@ -41,10 +42,10 @@ impl TrialTables {
         connection: &mut T::Connection,
         creates: bool,
     ) -> Result<TrialTables> {
-        if !creates && T::DIALECT != SqlDialect::Postgres {
+        if !creates && !T::dialect().ends_transactions_at_errors() {
             return Ok(TrialTables::default());
         }
-        // Scripts are read in a transaction, or outside of one, where PostgreSQL has no savepoint.
+        // Scripts are read in a transaction, or outside of one, where databases have no savepoint.
         let inner = connection.execute(WHAT, "SAVEPOINT tidewater_trial").await;
         if !creates {
             // Outside of a transaction an error ends nothing.
@@ -110,7 +111,7 @@ impl TrialTables {
         connection: &mut T::Connection,
         sql: &str,
     ) -> Result<()> {
-        let (Some(created), Some(name)) = (&mut self.created, created_table(sql, T::DIALECT))
+        let (Some(created), Some(name)) = (&mut self.created, created_table(sql, T::lexing()))
         else {
             return Ok(());
         };
@@ -128,8 +129,8 @@ impl TrialTables {
 }
 
 /// The temporary table that a statement creates.
-pub(super) fn created_table(statement: &str, dialect: SqlDialect) -> Option<String> {
-    if first_word(statement, dialect) != "CREATE" {
+pub(super) fn created_table(statement: &str, lexing: SqlLexing) -> Option<String> {
+    if first_word(statement, lexing) != "CREATE" {
         return None;
     }
     let statement = without_comments(statement);
@@ -172,7 +173,7 @@ mod tests {
             ("CREATE TEMP VIEW x AS SELECT 1", None),
             ("INSERT INTO temp VALUES (1)", None),
         ] {
-            let found = created_table(statement, SqlDialect::Postgres);
+            let found = created_table(statement, SqlLexing::STANDARD);
             assert_eq!(found.as_deref(), name, "{statement}");
         }
     }

@@ -12,7 +12,6 @@ use super::{
 };
 use crate::engine::change_tracking::ChangeTracking;
 use crate::engine::connection::DatabaseConnection as _;
-use crate::engine::publication::ServedTable;
 use crate::engine::publication_compiler::compile_one;
 use crate::engine::script::{Script, ScriptParameter};
 use crate::engine::upload::row_json;
@@ -45,11 +44,11 @@ pub async fn scripts_to_try<T: ChangeTracking>(
         sql_names: publication
             .tables
             .iter()
-            .map(ServedTable::sql_name)
+            .map(|it| it.sql_name.clone())
             .collect(),
         scripts: scripts.unwrap_or_else(|| Arc::new(Scripts::default())),
         rows: served
-            .map(|(table, served)| read_row::<T>(table, &served.sql_name()))
+            .map(|(table, served)| read_row::<T>(table, &served.sql_name))
             .collect(),
     })
 }

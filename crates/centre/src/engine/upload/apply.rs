@@ -21,9 +21,10 @@ use super::outcomes::Outcomes;
 use super::upload_writer::{ClaimedSequence, UploadWriter};
 use super::{
     Admission, DOWNLOAD_ONLY, UploadRecords, computed_values, earlier_refusals, echo_filter, last,
-    note_given_back, row_writers, store,
+    note_given_back, row_writers,
 };
 use crate::engine::scripts::ScriptEnvironment;
+use crate::engine::sql::system::subscriptions;
 use crate::engine::upload::column_map::{AnnouncedColumns, ColumnMap};
 use crate::engine::upload::handler_decisions::JudgedUpload;
 use crate::engine::upload::key_cascades::KeyCascades;
@@ -318,7 +319,9 @@ impl<'r, R: UploadWriter> UploadRun<'r, R> {
             self.rows.note_given_back()?;
         }
         let completed = admission.complete(self.upload, &mut result);
-        self.rows.store_result(store(vec![completed])).await?;
+        self.rows
+            .store_result(subscriptions::store_results(vec![completed]))
+            .await?;
         Ok(ApplyOutcome::All(result))
     }
 
@@ -383,7 +386,7 @@ impl<'r, R: UploadWriter> UploadRun<'r, R> {
     /// Many inserts go in bulk, if they can; whether they are in.
     async fn insert_in_bulk(
         &mut self,
-        table: &IncomingTable<'_, R::Table>,
+        table: &IncomingTable<'_, R::Tables>,
         progress: &mut UploadProgress<'_>,
     ) -> Result<bool> {
         let is_possible =

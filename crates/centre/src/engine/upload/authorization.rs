@@ -21,6 +21,7 @@ use super::upload_writer::{RowImage, UploadWriter};
 use super::{Admission, computed_values};
 use crate::engine::membership::{Barrier, Membership};
 use crate::engine::publication::{Publication, RowRule};
+use crate::engine::sql::published_table::TableAdapter;
 use crate::engine::upload::incoming_rows::ROWS_AT_ONCE;
 use crate::engine::upload::row_keys::{Barred, RowKey, RowKeys, pack_key};
 use crate::engine::upload::scope_admission::admission;
@@ -48,7 +49,7 @@ impl VisibleRows<'_> {
 }
 
 /// Whether a query for scopes names a table.
-pub(super) fn decides_scopes<T>(publication: &Publication<T>, table: usize) -> bool {
+pub(super) fn decides_scopes<T: TableAdapter>(publication: &Publication<T>, table: usize) -> bool {
     let written = publication.writes.iter();
     let written = written.filter_map(|it| it.rule.as_ref());
     let rules = publication.rules.iter().chain(written);
@@ -60,7 +61,7 @@ pub(super) fn decides_scopes<T>(publication: &Publication<T>, table: usize) -> b
 impl<'r, R: UploadWriter> UploadRun<'r, R> {
     /// What of a table the remote may write, by the scope before the upload: of rows that the centre
     /// has, and that a script says who gets, only those that it gives.
-    pub(super) fn membership(&self, table: &IncomingTable<'_, R::Table>) -> Membership<'r> {
+    pub(super) fn membership(&self, table: &IncomingTable<'_, R::Tables>) -> Membership<'r> {
         let membership = self.membership_of(self.admission, table);
         match self.admission.given.of_table(table.index) {
             None => membership,
@@ -71,7 +72,7 @@ impl<'r, R: UploadWriter> UploadRun<'r, R> {
     fn membership_of<'m>(
         &self,
         admission: &'m Admission,
-        table: &IncomingTable<'_, R::Table>,
+        table: &IncomingTable<'_, R::Tables>,
     ) -> Membership<'m>
     where
         'r: 'm,
@@ -80,17 +81,17 @@ impl<'r, R: UploadWriter> UploadRun<'r, R> {
     }
 
     /// What of a table the remote is shown: a window limits that, and not what may be written.
-    pub(super) fn shown(&self, table: &IncomingTable<'_, R::Table>) -> VisibleRows<'r> {
+    pub(super) fn shown(&self, table: &IncomingTable<'_, R::Tables>) -> VisibleRows<'r> {
         VisibleRows(self.admission.held(self.publication, table.index))
     }
 
-    fn rules(&self, table: &IncomingTable<'_, R::Table>) -> &'r [RowRule] {
+    fn rules(&self, table: &IncomingTable<'_, R::Tables>) -> &'r [RowRule] {
         let publication = self.publication;
         &publication.rules[publication.rules_of(table.index)]
     }
 
     /// Whether an operation may make rows of a table somebody else's.
-    pub(super) fn hands_over(&self, table: &IncomingTable<'_, R::Table>, op: Op) -> bool {
+    pub(super) fn hands_over(&self, table: &IncomingTable<'_, R::Tables>, op: Op) -> bool {
         op == Op::Update && self.publication.writes[table.index].hand_over
     }
 
@@ -122,7 +123,7 @@ impl<'r, R: UploadWriter> UploadRun<'r, R> {
     }
 
     /// The updates of a table that are not among those.
-    pub(super) fn staying(&self, table: &IncomingTable<'_, R::Table>) -> Vec<RowRef> {
+    pub(super) fn staying(&self, table: &IncomingTable<'_, R::Tables>) -> Vec<RowRef> {
         let leaving = &self.handed_over[table.place];
         let updates = table.updates.iter();
         let staying = updates.filter(|at| leaving.binary_search(at).is_err());
@@ -203,19 +204,19 @@ impl<'r, R: UploadWriter> UploadRun<'r, R> {
     }
 
     /// The tables that remotes change, with rows of which only the centre knows whose they are.
-    fn open_tables(&self) -> Vec<&'r IncomingTable<'r, R::Table>> {
-        let is_meant = |it: &&IncomingTable<'_, R::Table>| {
+    fn open_tables(&self) -> Vec<&'r IncomingTable<'r, R::Tables>> {
+        let is_meant = |it: &&IncomingTable<'_, R::Tables>| {
             it.is_open && (self.follows(it) || !self.filled(it).is_empty())
         };
         self.tables.iter().filter(is_meant).collect()
     }
 
-    fn follows(&self, table: &IncomingTable<'_, R::Table>) -> bool {
+    fn follows(&self, table: &IncomingTable<'_, R::Tables>) -> bool {
         self.rules(table).iter().any(|rule| rule.follows)
     }
 
     /// The columns that tell whose a row is, and that the centre fills where they are NULL.
-    fn filled(&self, table: &IncomingTable<'_, R::Table>) -> Vec<usize> {
+    fn filled(&self, table: &IncomingTable<'_, R::Tables>) -> Vec<usize> {
         let written = self.publication.writes[table.index].rule.as_ref();
         let rules = self.rules(table).iter().chain(written);
         rules.flat_map(|rule| &rule.filled).copied().collect()
@@ -225,7 +226,7 @@ impl<'r, R: UploadWriter> UploadRun<'r, R> {
     /// fills what tells that.
     fn undecided(
         &self,
-        table: &IncomingTable<'_, R::Table>,
+        table: &IncomingTable<'_, R::Tables>,
         rows: Vec<RowRef>,
     ) -> Result<Vec<RowRef>> {
         if self.follows(table) {
@@ -293,7 +294,7 @@ impl<'r, R: UploadWriter> UploadRun<'r, R> {
     /// that the centre does not fill, nothing is held against its remote.
     async fn judged(
         &mut self,
-        table: &IncomingTable<'_, R::Table>,
+        table: &IncomingTable<'_, R::Tables>,
         (op, image): (Op, RowImage),
         rows: &[RowRef],
         admission: &Admission,

@@ -16,18 +16,19 @@ use super::incoming_rows::{FEW_INSERTS, IncomingTable, RowRef, UploadedImages};
 use super::outcomes::SumComparison;
 use super::result::ResultBuilder;
 use super::upload_writer::{BatchOutcome, RowBatch, RowImage, UploadWriter};
-use super::{Admission, computed_values, echo_filter, handler_decisions, store};
-use crate::engine::connection::{DatabaseConnection as _, each, system_row};
+use super::{Admission, computed_values, echo_filter, handler_decisions};
+use crate::engine::connection::DatabaseConnection as _;
 use crate::engine::exact::{pack_exact, types_of};
 use crate::engine::membership::Membership;
 use crate::engine::publication::{Publication, RowRule};
 use crate::engine::resolve::Winner;
 use crate::engine::scripts::chosen;
+use crate::engine::sql::published_table::{OnDelete, TableAdapter};
+use crate::engine::sql::system::{refusals, subscriptions};
 use crate::engine::upload::incoming_rows::ROWS_AT_ONCE;
 use crate::engine::upload::ready_rows::{ReadyRows, find_changed, obstacle};
 use crate::engine::upload::scope_admission::{admission, judgeable};
 use crate::engine::upload::step_order::{ApplyStep, order};
-use crate::engine::upload::target_table::{OnDelete, TargetTable};
 use crate::engine::upload::upload_writer::{fails_alone, undo};
 use crate::error::CentreError;
 use crate::scope::RuleScope;
@@ -165,7 +166,7 @@ struct MergedRows {
 
 /// Puts rows of the same table and the same columns together. Gives also the places of uploads
 /// that have rows which are not those of the publication as it is now.
-fn merge<T>(
+fn merge<T: TableAdapter>(
     publication: &Publication<T>,
     uploads: &[&SyncUpload],
 ) -> (Vec<MergedRows>, BTreeSet<usize>) {
@@ -207,7 +208,7 @@ fn merge<T>(
 }
 
 /// The rows that are there afterwards.
-fn written<T: TargetTable>(table: &IncomingTable<'_, T>) -> [(Op, Vec<RowRef>); 2] {
+fn written<T: TableAdapter>(table: &IncomingTable<'_, T>) -> [(Op, Vec<RowRef>); 2] {
     let updates = [&*table.updates, &*table.moves].concat();
     [(Op::Insert, table.find_inserts()), (Op::Update, updates)]
 }
@@ -215,11 +216,11 @@ fn written<T: TargetTable>(table: &IncomingTable<'_, T>) -> [(Op, Vec<RowRef>); 
 /// Uploads on their way into the centre together.
 struct SharedUploads<'s, R: UploadWriter> {
     rows: &'s mut R,
-    publication: &'s Publication<R::Table>,
+    publication: &'s Publication<R::Tables>,
     uploads: &'s [&'s SyncUpload],
     merged: &'s [MergedRows],
     /// In the same order.
-    tables: &'s [IncomingTable<'s, R::Table>],
+    tables: &'s [IncomingTable<'s, R::Tables>],
     /// By the uploads' places, as everything here.
     admissions: Vec<Admission>,
     /// Of which something is in the way.
@@ -257,7 +258,8 @@ impl<'s, R: UploadWriter> SharedUploads<'s, R> {
             completed.push(admission.complete(upload, &mut result));
             applied.push(UploadOutcome::Applied { result, own });
         }
-        self.rows.store_result(store(completed)).await?;
+        let store = subscriptions::store_results(completed);
+        self.rows.store_result(store).await?;
         Ok(SharedTryOutcome::Applied(applied))
     }
 
@@ -268,13 +270,13 @@ impl<'s, R: UploadWriter> SharedUploads<'s, R> {
         }
     }
 
-    fn owner(&self, table: &IncomingTable<'_, R::Table>, row: RowRef) -> usize {
+    fn owner(&self, table: &IncomingTable<'_, R::Tables>, row: RowRef) -> usize {
         self.merged[table.place].owners[row.chunk()]
     }
 
     fn set_apart(
         &mut self,
-        table: &IncomingTable<'_, R::Table>,
+        table: &IncomingTable<'_, R::Tables>,
         rows: impl IntoIterator<Item = RowRef>,
     ) {
         for row in rows {
@@ -324,12 +326,8 @@ impl<'s, R: UploadWriter> SharedUploads<'s, R> {
     /// Sets uploads apart that may close what was refused of their remotes before.
     async fn find_refused(&mut self) -> Result<()> {
         let remotes = self.uploads.iter();
-        let remotes = remotes.map(|it| system_row![it.context.remote_id, it.publication]);
-        let select = each(
-            "SELECT DISTINCT r.remote_id FROM {rows BLOB TEXT}
-             JOIN tidewater.refused r ON r.remote_id = v.c1 AND r.publication = v.c2",
-            remotes.collect(),
-        );
+        let remotes = remotes.map(|it| (it.context.remote_id, &*it.publication));
+        let select = refusals::find_remotes(remotes);
         let what = "looking for what was refused before";
         let answer = self.rows.connection().run_one(what, select).await?;
         for row in &answer.rows {
@@ -344,7 +342,7 @@ impl<'s, R: UploadWriter> SharedUploads<'s, R> {
     /// What each upload's remote may write of a table.
     fn memberships<'m>(
         admissions: &'m [Admission],
-        publication: &'m Publication<R::Table>,
+        publication: &'m Publication<R::Tables>,
         table: usize,
     ) -> Vec<Membership<'m>> {
         let admissions = admissions.iter();
@@ -371,7 +369,7 @@ impl<'s, R: UploadWriter> SharedUploads<'s, R> {
         if !self.apart.is_empty() {
             return Ok(false);
         }
-        if op == Op::Delete && table.table.on_delete() == OnDelete::Looks {
+        if op == Op::Delete && table.table.on_delete == OnDelete::Looks {
             let parents = self
                 .rows
                 .find_rows_with_children(table, &refs, false)
@@ -406,7 +404,7 @@ impl<'s, R: UploadWriter> SharedUploads<'s, R> {
         Ok(self.apart.is_empty())
     }
 
-    async fn insert_in_bulk(&mut self, table: &IncomingTable<'_, R::Table>) -> Result<bool> {
+    async fn insert_in_bulk(&mut self, table: &IncomingTable<'_, R::Tables>) -> Result<bool> {
         if table.inserts <= FEW_INSERTS {
             return Ok(false);
         }
@@ -423,7 +421,7 @@ impl<'s, R: UploadWriter> SharedUploads<'s, R> {
     /// Sorts rows of one operation by what is written of them; sets apart whose are not ready.
     async fn sort(
         &mut self,
-        table: &IncomingTable<'_, R::Table>,
+        table: &IncomingTable<'_, R::Tables>,
         op: Op,
         refs: &[RowRef],
     ) -> Result<ReadyRows> {
@@ -471,12 +469,12 @@ impl<'s, R: UploadWriter> SharedUploads<'s, R> {
         Ok(ready)
     }
 
-    fn rules(&self, table: &IncomingTable<'_, R::Table>) -> &'s [RowRule] {
+    fn rules(&self, table: &IncomingTable<'_, R::Tables>) -> &'s [RowRule] {
         &self.publication.rules[self.publication.rules_of(table.index)]
     }
 
     /// Whether only the centre knows whose the rows of a table are.
-    fn is_asked(&self, table: &IncomingTable<'_, R::Table>) -> bool {
+    fn is_asked(&self, table: &IncomingTable<'_, R::Tables>) -> bool {
         let written = self.publication.writes[table.index].rule.as_ref();
         let mut rules = self.rules(table).iter().chain(written);
         rules.any(|rule| rule.follows || !rule.filled.is_empty())
@@ -498,7 +496,7 @@ impl<'s, R: UploadWriter> SharedUploads<'s, R> {
     /// Sets apart whose rows may not be written as they are in the centre.
     async fn judge(
         &mut self,
-        table: &IncomingTable<'_, R::Table>,
+        table: &IncomingTable<'_, R::Tables>,
         (op, image): (Op, RowImage),
         refs: &[RowRef],
     ) -> Result<()> {

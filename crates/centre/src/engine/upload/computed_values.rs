@@ -12,6 +12,7 @@ use super::upload_writer::{RowImage, UploadWriter};
 use crate::engine::exact::pack_row;
 use crate::engine::publication::Publication;
 use crate::engine::scripts::ScriptEnvironment;
+use crate::engine::sql::published_table::TableAdapter;
 use crate::engine::upload::row_keys::pack_key;
 use crate::error::CentreError;
 
@@ -23,8 +24,8 @@ type Result<T> = std::result::Result<T, CentreError>;
 /// Adds to the result of an upload what differs from what was uploaded.
 pub(super) async fn note<R: UploadWriter>(
     rows: &mut R,
-    publication: &Publication<R::Table>,
-    tables: &[IncomingTable<'_, R::Table>],
+    publication: &Publication<R::Tables>,
+    tables: &[IncomingTable<'_, R::Tables>],
     (admission, scripting): (&Admission, Option<&ScriptEnvironment<'_>>),
     outcomes: &mut Outcomes<'_>,
 ) -> Result<()> {
@@ -89,8 +90,8 @@ pub(super) async fn note<R: UploadWriter>(
 /// `made` gets the centre's, as they are read.
 pub(super) async fn find<R: UploadWriter>(
     rows: &mut R,
-    publication: &Publication<R::Table>,
-    table: &IncomingTable<'_, R::Table>,
+    publication: &Publication<R::Tables>,
+    table: &IncomingTable<'_, R::Tables>,
     (op, taken): (Op, &[RowRef]),
     made: Take<'_>,
 ) -> Result<()> {
@@ -103,8 +104,8 @@ pub(super) async fn find<R: UploadWriter>(
 /// Finds rows that handlers have changed, or that are kept.
 pub(super) async fn find_all<R: UploadWriter>(
     rows: &mut R,
-    publication: &Publication<R::Table>,
-    table: &IncomingTable<'_, R::Table>,
+    publication: &Publication<R::Tables>,
+    table: &IncomingTable<'_, R::Tables>,
     (op, taken): (Op, &[RowRef]),
     made: Take<'_>,
 ) -> Result<()> {
@@ -120,8 +121,8 @@ type IsTold<'t> = &'t (dyn Fn(&[Datum<'_>], &[Datum<'_>]) -> bool + Send + Sync)
 
 async fn find_some<R: UploadWriter>(
     rows: &mut R,
-    publication: &Publication<R::Table>,
-    table: &IncomingTable<'_, R::Table>,
+    publication: &Publication<R::Tables>,
+    table: &IncomingTable<'_, R::Tables>,
     (op, taken): (Op, &[RowRef]),
     (is_told, made): (IsTold<'_>, Take<'_>),
 ) -> Result<()> {
@@ -147,7 +148,7 @@ async fn find_some<R: UploadWriter>(
 }
 
 /// The inserts and updates that took effect; all of them, or those that were resolved.
-pub(super) fn taken<T>(
+pub(super) fn taken<T: TableAdapter>(
     publication: &Publication<T>,
     table: &IncomingTable<'_, T>,
     outcomes: &Outcomes<'_>,
@@ -177,7 +178,7 @@ pub(super) fn taken<T>(
 }
 
 /// Those of some rows that handlers have changed, and the others.
-fn split<T>(
+fn split<T: TableAdapter>(
     publication: &Publication<T>,
     table: &IncomingTable<'_, T>,
     outcomes: &Outcomes<'_>,
@@ -197,7 +198,7 @@ fn split<T>(
 }
 
 /// Compares the sums of a row that was uploaded with what the centre has made of it.
-pub(super) fn compare_sums<T>(
+pub(super) fn compare_sums<T: TableAdapter>(
     publication: &Publication<T>,
     table: &IncomingTable<'_, T>,
     uploaded: &UploadedImages<'_, '_>,

@@ -16,10 +16,11 @@ use super::dependent_refusals::{RefusedParent, RefusedParents};
 use super::foreign_keys::PublishedForeignKey;
 use super::incoming_rows::{IncomingTable, UploadedImages};
 use super::{UploadRecords, row_json, text};
-use crate::engine::connection::{DatabaseConnection, system_sql};
+use crate::engine::connection::DatabaseConnection;
 use crate::engine::refusals;
+use crate::engine::sql::published_table::TableAdapter;
+use crate::engine::sql::system::refusals as sql;
 use crate::engine::upload::row_keys::UploadedTable;
-use crate::engine::upload::target_table::TargetTable;
 use crate::error::CentreError;
 use crate::records::{RefusalEnd, RefusalOutcome};
 use crate::upload::SyncUpload;
@@ -34,19 +35,15 @@ pub(super) type Open = HashMap<TableAndKey, Vec<i64>>;
 
 /// Closes what was refused before of rows that this upload has brought in, or gives up, for which
 /// `records` are what it leaves for people. Gives what is left.
-pub(super) async fn close_answered<T: TargetTable>(
+pub(super) async fn close_answered<T: TableAdapter>(
     connection: &mut impl DatabaseConnection,
     upload: &SyncUpload,
     schema: &PublicationSchema,
     tables: &[IncomingTable<'_, T>],
     records: &UploadRecords,
 ) -> Result<Open, CentreError> {
-    let select = system_sql!(
-        "SELECT id, table_name, row_key, code, sequence FROM tidewater.refused
-         WHERE remote_id = ?1 AND publication = ?2",
-        upload.context.remote_id,
-        upload.publication,
-    );
+    let id = upload.context.remote_id;
+    let select = sql::list_of_remote(id, &upload.publication);
     let answer = connection
         .run_one("looking for what was refused before", select)
         .await?;
@@ -135,12 +132,7 @@ pub(super) async fn find_open_parents(
     foreign_keys: &[PublishedForeignKey],
     uploaded: &[UploadedTable<'_>],
 ) -> Result<RefusedParents, CentreError> {
-    let select = system_sql!(
-        "SELECT table_name, row_key, uploaded, sequence, code FROM tidewater.refused
-         WHERE remote_id = ?1 AND publication = ?2 AND operation = 'insert'",
-        remote_id,
-        publication,
-    );
+    let select = sql::list_inserts_of_remote(remote_id, publication);
     let what = "looking for refused rows to which others may refer";
     let answer = connection.run_one(what, select).await?;
     let mut refused = RefusedParents::new();

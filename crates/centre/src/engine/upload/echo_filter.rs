@@ -6,6 +6,7 @@ use tidewater_protocol::{ColumnType, Op, RowShape, UnpackedRow};
 
 use super::incoming_rows::{IncomingTable, RowRef};
 use crate::engine::exact::{pack_exact, pack_row, types_of};
+use crate::engine::sql::published_table::TableAdapter;
 use crate::error::CentreError;
 use crate::upload::{ResultTable, UploadResult, each_packed, gives_another_key};
 
@@ -36,7 +37,7 @@ struct UploadEcho {
 ///
 /// Those that were not are none of the remote's own: its result told what the centre had
 /// then, and what became of that afterwards (a cascade of the same upload) is news.
-pub(super) fn rows<T>(
+pub(super) fn rows<T: TableAdapter>(
     shapes: &[RowShape],
     incoming: &[IncomingTable<'_, T>],
     owner: impl Fn(&IncomingTable<'_, T>, RowRef) -> usize,
@@ -60,7 +61,7 @@ pub(super) fn rows<T>(
 
 impl UploadEcho {
     /// Adds a row as it was uploaded.
-    fn add<T>(
+    fn add<T: TableAdapter>(
         &mut self,
         table: &IncomingTable<'_, T>,
         row: &UnpackedRow<'_>,
@@ -94,7 +95,7 @@ impl UploadEcho {
     }
 
     /// Those that the result does not say anything else of.
-    fn taken<T>(
+    fn taken<T: TableAdapter>(
         self,
         incoming: &[IncomingTable<'_, T>],
         result: &[ResultTable],

@@ -14,6 +14,7 @@ use super::upload_writer::{RowImage, ScriptOutcome, UploadWriter};
 use crate::engine::exact::{canonical, pack_row, unpack};
 use crate::engine::publication::Publication;
 use crate::engine::scripts::{ScriptEnvironment, ScriptStatement};
+use crate::engine::sql::published_table::TableAdapter;
 use crate::engine::upload::incoming_rows::ROWS_AT_ONCE;
 use crate::engine::upload::row_keys::pack_key;
 use crate::error::CentreError;
@@ -35,8 +36,8 @@ impl GivenRows {
 /// need not be asked about: it knows them.
 pub(super) async fn find_given<R: UploadWriter>(
     rows: &mut R,
-    publication: &Publication<R::Table>,
-    tables: &[IncomingTable<'_, R::Table>],
+    publication: &Publication<R::Tables>,
+    tables: &[IncomingTable<'_, R::Tables>],
     scripting: Option<&ScriptEnvironment<'_>>,
 ) -> Result<GivenRows> {
     let mut given = GivenRows::default();
@@ -92,8 +93,8 @@ impl MetKeys {
     async fn find<R: UploadWriter>(
         &mut self,
         rows: &mut R,
-        publication: &Publication<R::Table>,
-        table: &IncomingTable<'_, R::Table>,
+        publication: &Publication<R::Tables>,
+        table: &IncomingTable<'_, R::Tables>,
         (op, refs, image): (Op, &[RowRef], RowImage),
     ) -> Result<()> {
         let schema = &publication.schema.tables[table.index];
@@ -125,7 +126,7 @@ pub(super) struct RowsToTell {
 }
 
 impl RowsToTell {
-    pub(super) fn new<T>(publication: &Publication<T>, table: usize) -> RowsToTell {
+    pub(super) fn new<T: TableAdapter>(publication: &Publication<T>, table: usize) -> RowsToTell {
         RowsToTell {
             types: publication.row_types[table].clone(),
             rows: Vec::new(),

@@ -12,6 +12,7 @@ use tidewater_protocol::{Code, Datum, Op, RowsWriter, pack};
 use super::column_map::ColumnMap;
 use crate::engine::exact::canonical;
 use crate::engine::publication::Publication;
+use crate::engine::sql::published_table::TableAdapter;
 use crate::engine::upload::refusal_reason::{RefusalReason, RowDecision};
 use crate::engine::upload::row_keys::{RowKey, RowKeys, pack_key};
 use crate::error::CentreError;
@@ -72,7 +73,7 @@ impl HandlerDecisions {
 }
 
 /// Whether handlers have, or should have, judged some rows of an upload.
-pub(super) fn concern<T>(publication: &Publication<T>, upload: &SyncUpload) -> bool {
+pub(super) fn concern<T: TableAdapter>(publication: &Publication<T>, upload: &SyncUpload) -> bool {
     let is_judged = |name: &String| {
         let mut tables = publication.schema.tables.iter().zip(&*publication.handled);
         tables.any(|(it, handled)| handled.upload && it.name == *name)
@@ -91,7 +92,7 @@ impl JudgedUpload {
     ///
     /// # Errors
     /// Nothing is said of rows that a handler has to see, or they cannot be read.
-    pub(super) fn add<T>(
+    pub(super) fn add<T: TableAdapter>(
         &mut self,
         publication: &Publication<T>,
         upload: &SyncUpload,
@@ -146,7 +147,7 @@ impl JudgedUpload {
     }
 }
 
-struct JudgementReader<'j, T> {
+struct JudgementReader<'j, T: TableAdapter> {
     publication: &'j Publication<T>,
     index: usize,
     map: &'j ColumnMap,
@@ -160,7 +161,7 @@ struct JudgementReader<'j, T> {
     unseen: bool,
 }
 
-impl<T> JudgementReader<'_, T> {
+impl<T: TableAdapter> JudgementReader<'_, T> {
     fn take(&mut self, row: &tidewater_protocol::UnpackedRow<'_>, op: Op, number: u64) {
         let schema = &self.publication.schema.tables[self.index];
         let key = || (self.index, pack_key(schema, &row.key));

@@ -7,9 +7,10 @@ use bytes::Bytes;
 use tidewater_protocol::{Datum, Op, RowsReader, UnpackedRow};
 
 use crate::engine::publication::Publication;
+use crate::engine::sql::column::SqlColumn as _;
+use crate::engine::sql::published_table::{PublishedTable, TableAdapter};
 use crate::engine::upload::column_map::{AnnouncedColumns, ColumnMap};
 use crate::engine::upload::row_keys::UploadedTable;
-use crate::engine::upload::target_table::TargetTable;
 use crate::error::CentreError;
 use crate::upload::{RowMark, UploadTable, UploadedRowKind, each_packed, malformed};
 
@@ -41,13 +42,13 @@ impl RowRef {
 }
 
 /// The uploaded rows of one table.
-pub struct IncomingTable<'u, T> {
+pub struct IncomingTable<'u, T: TableAdapter> {
     /// Its place among those of the upload, which may have several of one table.
     pub place: usize,
     /// The table's index in the publication.
     pub index: usize,
     /// What the adapter knows of it.
-    pub table: &'u T,
+    pub table: &'u PublishedTable<T>,
     /// How the remote's columns relate to the published ones.
     pub map: ColumnMap,
     /// The published columns that the remote sends.
@@ -75,7 +76,7 @@ pub struct IncomingTable<'u, T> {
     identity: bool,
 }
 
-impl<T> IncomingTable<'_, T> {
+impl<T: TableAdapter> IncomingTable<'_, T> {
     /// How many inserts, updates and deletes there are.
     pub(crate) fn counts(&self) -> [u64; 3] {
         let updates = self.moves.len() + self.updates.len();
@@ -95,7 +96,7 @@ pub struct UploadedImages<'r, 'a> {
     pub new: Option<&'r [Datum<'a>]>,
 }
 
-impl<'u, T: TargetTable> IncomingTable<'u, T> {
+impl<'u, T: TableAdapter> IncomingTable<'u, T> {
     /// Sorts the rows of a published table by what they are.
     ///
     /// # Errors
@@ -118,9 +119,10 @@ impl<'u, T: TargetTable> IncomingTable<'u, T> {
         let mut read_only = publication.writes[index].read_only.clone();
         read_only.retain(|column| sent.contains(column));
         let mut written = sent.clone();
-        written.retain(|column| table.is_written(*column) && !read_only.contains(column));
+        written
+            .retain(|column| !table.columns[*column].is_generated() && !read_only.contains(column));
         let mut updatable = written.clone();
-        updatable.retain(|&column| table.is_settable(column));
+        updatable.retain(|&column| table.columns[column].is_settable());
         let mut sources = map.sources.iter().enumerate();
         let in_order = sources.all(|(at, source)| *source == Some(at));
         let marks = upload.chunks.iter().map(|it| it.marks(&map.shape));
@@ -150,10 +152,11 @@ impl<'u, T: TargetTable> IncomingTable<'u, T> {
     pub(crate) fn unrestricted(mut self) -> IncomingTable<'u, T> {
         self.read_only.clear();
         self.written.clone_from(&self.sent);
-        self.written.retain(|column| self.table.is_written(*column));
+        self.written
+            .retain(|column| !self.table.columns[*column].is_generated());
         self.updatable.clone_from(&self.written);
         self.updatable
-            .retain(|&column| self.table.is_settable(column));
+            .retain(|&column| self.table.columns[column].is_settable());
         self.is_open = true;
         self
     }
@@ -205,7 +208,7 @@ fn marked_rows(marks: &[Cow<'_, [RowMark]>]) -> impl Iterator<Item = (UploadedRo
     })
 }
 
-impl<T> IncomingTable<'_, T> {
+impl<T: TableAdapter> IncomingTable<'_, T> {
     /// The rows as they came.
     pub fn upload(&self) -> &UploadTable {
         self.upload

@@ -23,7 +23,7 @@ impl<R: UploadWriter> UploadRun<'_, R> {
     /// Says of rows that failed at a foreign key which parents are missing, where that is known.
     pub(super) async fn name_missing(
         &mut self,
-        table: &IncomingTable<'_, R::Table>,
+        table: &IncomingTable<'_, R::Tables>,
         op: Op,
         failed: &mut [FailedRow],
     ) -> Result<(), CentreError> {

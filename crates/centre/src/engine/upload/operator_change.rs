@@ -24,11 +24,11 @@ use crate::engine::exact::canonical;
 use crate::engine::publication::Publication;
 use crate::engine::records::claims_of;
 use crate::engine::scripts::{self, ScriptEnvironment};
+use crate::engine::sql::published_table::TableAdapter;
 use crate::engine::upload::column_map::AnnouncedColumns;
 use crate::engine::upload::key_cascades::KeyCascades;
 use crate::engine::upload::row_json::datum;
 use crate::engine::upload::sent_before::SentBefore;
-use crate::engine::upload::target_table::TargetTable;
 use crate::engine::upload::upload_run::{UploadRun, WritePurpose};
 use crate::error::CentreError;
 use crate::records::ConflictOutcome;
@@ -143,15 +143,15 @@ impl RowSender<'_> {
 }
 
 /// A table of a publication that is served.
-pub(super) struct ServedTablePlace<T> {
+pub(super) struct ServedTablePlace<T: TableAdapter> {
     pub(super) publication: Arc<Publication<T>>,
     pub(super) index: usize,
 }
 
-impl<T> ServedTablePlace<T> {
+impl<T: TableAdapter> ServedTablePlace<T> {
     /// # Errors
     /// The publication is not served. The reason, if it has no such table any more.
-    pub(super) fn find<R: UploadWriter<Table = T>>(
+    pub(super) fn find<R: UploadWriter<Tables = T>>(
         rows: &R,
         publication: &str,
         table: &str,
@@ -195,12 +195,12 @@ impl<T> ServedTablePlace<T> {
     }
 }
 
-impl<T: TargetTable> ServedTablePlace<T> {
+impl<T: TableAdapter> ServedTablePlace<T> {
     /// What the centre has under a key, packed.
     ///
     /// # Errors
     /// The database failed. The reason, if the row cannot be read as a whole.
-    pub(super) async fn read<R: UploadWriter<Table = T>>(
+    pub(super) async fn read<R: UploadWriter<Tables = T>>(
         &self,
         rows: &mut R,
         key: &Values,
@@ -260,7 +260,7 @@ pub(super) enum OperatorOutcome {
 /// Whether scripts of a table write the updates of a remote, or resolve its conflicts.
 pub(super) async fn is_scripted<R: UploadWriter>(
     rows: &mut R,
-    place: &ServedTablePlace<R::Table>,
+    place: &ServedTablePlace<R::Tables>,
     sender: &RowSender<'_>,
 ) -> Result<bool> {
     let scripts = &place.publication.scripts;
@@ -279,7 +279,7 @@ pub(super) async fn is_scripted<R: UploadWriter>(
 /// Sends one row the way of an upload, and keeps nothing of it if it is not taken.
 pub(super) async fn send<R: UploadWriter>(
     rows: &mut R,
-    place: &ServedTablePlace<R::Table>,
+    place: &ServedTablePlace<R::Tables>,
     sender: &RowSender<'_>,
     change: OperatorChange,
     judgement: &Judgement,
@@ -378,7 +378,7 @@ pub(super) fn key_of(table: &Table, row: Option<&Values>) -> Option<Values> {
 /// be.
 pub(super) async fn conclude<R: UploadWriter>(
     rows: &mut R,
-    place: &ServedTablePlace<R::Table>,
+    place: &ServedTablePlace<R::Tables>,
     sent: OperatorOutcome,
     (before, key): (&CentralRowRead, &Values),
     is_delete: bool,

@@ -8,9 +8,10 @@ use super::operator_change::{
 };
 use super::row_json;
 use super::upload_writer::{UploadWriter, try_again};
-use crate::engine::connection::{DatabaseConnection as _, SystemStatement, system_sql};
+use crate::engine::connection::{DatabaseConnection as _, SystemStatement};
 use crate::engine::records;
 use crate::engine::resolve::{Resolver, Winner};
+use crate::engine::sql::system::conflicts;
 use crate::error::CentreError;
 use crate::records::{ConflictOutcome, ConflictRecord};
 use crate::settling::{ConflictChoice, ConflictVersion, SettleOutcome};
@@ -41,10 +42,7 @@ async fn try_settle(
 ) -> Result<SettleOutcome> {
     rows.begin(0).await?;
     // Of two operators, the second one finds what the first one has done.
-    let lock = system_sql!(
-        "UPDATE tidewater.conflict SET outcome = outcome WHERE id = ?1",
-        choice.conflict
-    );
+    let lock = conflicts::lock(choice.conflict);
     let what = "looking for a conflict";
     rows.connection().run_one(what, lock).await?;
     let outcome = match records::conflict(rows.connection(), choice.conflict).await? {
@@ -60,12 +58,10 @@ async fn try_settle(
 }
 
 fn note(choice: &ConflictChoice) -> SystemStatement {
-    system_sql!(
-        "UPDATE tidewater.conflict SET settled_ms = ?2, settled_by = ?3, settled_as = ?4
-         WHERE id = ?1",
+    conflicts::settle(
         choice.conflict,
         choice.now_ms,
-        choice.by,
+        &choice.by,
         choice.version.name(),
     )
 }
@@ -194,7 +190,7 @@ impl ChosenRow {
 /// as it was wanted.
 async fn is_made_of_both<R: UploadWriter>(
     rows: &mut R,
-    place: &ServedTablePlace<R::Table>,
+    place: &ServedTablePlace<R::Tables>,
     sender: &RowSender<'_>,
     choice: &ConflictChoice,
 ) -> Result<bool> {

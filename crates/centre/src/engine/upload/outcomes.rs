@@ -6,6 +6,7 @@ use tidewater_protocol::{Code, Datum, Op, PublicationSchema, RowShape};
 
 use super::incoming_rows::{IncomingTable, RowRef, UploadedImages};
 use super::{UploadConflict, UploadRecords, UploadRefusal};
+use crate::engine::sql::published_table::TableAdapter;
 use crate::engine::upload::column_map::UnpublishedRows;
 use crate::engine::upload::handler_decisions::HandlerDecisions;
 use crate::engine::upload::refusal_reason::{FailedRow, RefusalReason, RowDecision};
@@ -65,26 +66,30 @@ impl<'p> Outcomes<'p> {
 
     /// The centre keeps rows that were deleted, such as with a mark: that is no conflict, and their
     /// remote gets them back.
-    pub(crate) fn keep<T>(&mut self, incoming: &IncomingTable<'_, T>, rows: &[RowRef]) {
+    pub(crate) fn keep<T: TableAdapter>(
+        &mut self,
+        incoming: &IncomingTable<'_, T>,
+        rows: &[RowRef],
+    ) {
         if !rows.is_empty() {
             self.kept.entry(incoming.index).or_default().extend(rows);
         }
     }
 
     /// The deleted rows of a table that the centre keeps.
-    pub(crate) fn kept<T>(&self, incoming: &IncomingTable<'_, T>) -> Vec<RowRef> {
+    pub(crate) fn kept<T: TableAdapter>(&self, incoming: &IncomingTable<'_, T>) -> Vec<RowRef> {
         let mut kept = self.kept.get(&incoming.index).cloned().unwrap_or_default();
         kept.sort_unstable();
         kept
     }
 
     /// Whether something is decided of rows of a table.
-    pub(crate) fn concerns<T>(&self, incoming: &IncomingTable<'_, T>) -> bool {
+    pub(crate) fn concerns<T: TableAdapter>(&self, incoming: &IncomingTable<'_, T>) -> bool {
         self.decided.concerns(incoming.index)
     }
 
     /// What is decided of a row.
-    pub(crate) fn decision<T>(
+    pub(crate) fn decision<T: TableAdapter>(
         &self,
         incoming: &IncomingTable<'_, T>,
         op: Op,
@@ -100,7 +105,7 @@ impl<'p> Outcomes<'p> {
     }
 
     /// A handler has seen to a row. `asks`: the remote is to get what the centre has.
-    pub(crate) fn handled<T>(
+    pub(crate) fn handled<T: TableAdapter>(
         &mut self,
         incoming: &IncomingTable<'_, T>,
         uploaded: &UploadedImages<'_, '_>,
@@ -114,7 +119,7 @@ impl<'p> Outcomes<'p> {
 
     /// The remote is to get what the centre has under the keys of a row: if that is nothing, it is
     /// removed there.
-    pub(crate) fn asks<T>(
+    pub(crate) fn asks<T: TableAdapter>(
         &mut self,
         incoming: &IncomingTable<'_, T>,
         uploaded: &UploadedImages<'_, '_>,
@@ -136,7 +141,7 @@ impl<'p> Outcomes<'p> {
     }
 
     /// The centre has made something else of a row that was taken: this, as it is read.
-    pub(super) fn made<T>(
+    pub(super) fn made<T: TableAdapter>(
         &mut self,
         incoming: &IncomingTable<'_, T>,
         row: &[Datum<'_>],
@@ -165,7 +170,7 @@ impl<'p> Outcomes<'p> {
     }
 
     /// Whether a row of a table was resolved.
-    pub(crate) fn has_resolved<T>(&self, incoming: &IncomingTable<'_, T>) -> bool {
+    pub(crate) fn has_resolved<T: TableAdapter>(&self, incoming: &IncomingTable<'_, T>) -> bool {
         self.resolved.keys().any(|it| it.0 == incoming.index)
     }
 
@@ -175,7 +180,7 @@ impl<'p> Outcomes<'p> {
     }
 
     /// A change took effect together with that of another side; `record` if that was a conflict.
-    pub(crate) fn resolved<T>(
+    pub(crate) fn resolved<T: TableAdapter>(
         &mut self,
         incoming: &IncomingTable<'_, T>,
         uploaded: &UploadedImages<'_, '_>,
@@ -206,7 +211,7 @@ impl<'p> Outcomes<'p> {
     }
 
     /// Records what was changed in columns that are not published any more.
-    pub(crate) fn record_dropped<T>(
+    pub(crate) fn record_dropped<T: TableAdapter>(
         &mut self,
         incoming: &IncomingTable<'_, T>,
     ) -> Result<(), CentreError> {
@@ -219,7 +224,7 @@ impl<'p> Outcomes<'p> {
     }
 
     /// The columns that a remote sent, as a JSON object.
-    fn json<T>(&self, incoming: &IncomingTable<'_, T>, row: &[Datum<'_>]) -> String {
+    fn json<T: TableAdapter>(&self, incoming: &IncomingTable<'_, T>, row: &[Datum<'_>]) -> String {
         let columns = &self.schema.tables[incoming.index].columns;
         let names = incoming.sent.iter().map(|&it| columns[it].name.as_str());
         let values: Vec<Datum<'_>> = incoming.sent.iter().map(|&it| row[it]).collect();
@@ -227,7 +232,7 @@ impl<'p> Outcomes<'p> {
     }
 
     /// A change lost; against a row, as it is read, or against its absence.
-    pub(crate) fn conflict<T>(
+    pub(crate) fn conflict<T: TableAdapter>(
         &mut self,
         incoming: &IncomingTable<'_, T>,
         uploaded: &UploadedImages<'_, '_>,
@@ -243,7 +248,7 @@ impl<'p> Outcomes<'p> {
         self.record(incoming, uploaded, winner, (outcome, None));
     }
 
-    fn record<T>(
+    fn record<T: TableAdapter>(
         &mut self,
         incoming: &IncomingTable<'_, T>,
         uploaded: &UploadedImages<'_, '_>,
@@ -273,7 +278,7 @@ impl<'p> Outcomes<'p> {
     ///
     /// # Errors
     /// The rows cannot be read.
-    pub(crate) fn conflicts_gone<T>(
+    pub(crate) fn conflicts_gone<T: TableAdapter>(
         &mut self,
         incoming: &IncomingTable<'_, T>,
         rows: &[RowRef],
@@ -285,7 +290,7 @@ impl<'p> Outcomes<'p> {
     }
 
     /// A change was refused.
-    pub(crate) fn refused<T>(
+    pub(crate) fn refused<T: TableAdapter>(
         &mut self,
         incoming: &IncomingTable<'_, T>,
         uploaded: &UploadedImages<'_, '_>,
@@ -338,7 +343,7 @@ impl<'p> Outcomes<'p> {
     ///
     /// # Errors
     /// The rows cannot be read.
-    pub(crate) fn refuse<T>(
+    pub(crate) fn refuse<T: TableAdapter>(
         &mut self,
         incoming: &IncomingTable<'_, T>,
         failed: &[FailedRow],
@@ -354,7 +359,7 @@ impl<'p> Outcomes<'p> {
     ///
     /// # Errors
     /// The rows cannot be read.
-    pub(crate) fn refuse_all<T>(
+    pub(crate) fn refuse_all<T: TableAdapter>(
         &mut self,
         incoming: &IncomingTable<'_, T>,
         rows: &[RowRef],
@@ -373,7 +378,7 @@ impl<'p> Outcomes<'p> {
     ///
     /// # Errors
     /// The rows cannot be read.
-    pub(crate) fn refuse_with<T>(
+    pub(crate) fn refuse_with<T: TableAdapter>(
         &mut self,
         incoming: &IncomingTable<'_, T>,
         aborted: &AbortedUpload,

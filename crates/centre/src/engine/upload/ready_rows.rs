@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use tidewater_protocol::{Code, Datum, pack};
 
 use crate::engine::publication::Publication;
+use crate::engine::sql::published_table::TableAdapter;
 use crate::engine::upload::incoming_rows::{IncomingTable, RowRef, UploadedImages};
 use crate::engine::upload::refusal_reason::RefusalReason;
 use crate::engine::upload::upload_writer::{RowImage, UploadWriter};
@@ -19,7 +20,7 @@ pub(super) struct ReadyRows {
 
 impl ReadyRows {
     /// Adds a row that changes these columns.
-    pub(super) fn add<T>(
+    pub(super) fn add<T: TableAdapter>(
         &mut self,
         table: &IncomingTable<'_, T>,
         changed: &mut Vec<usize>,
@@ -52,8 +53,8 @@ impl ReadyRows {
 /// Why a row can never be what it is to be, if that is known without the database.
 pub(super) fn obstacle<R: UploadWriter>(
     rows: &mut R,
-    publication: &Publication<R::Table>,
-    table: &IncomingTable<'_, R::Table>,
+    publication: &Publication<R::Tables>,
+    table: &IncomingTable<'_, R::Tables>,
     uploaded: &UploadedImages<'_, '_>,
     changed: &[usize],
 ) -> Option<RefusalReason> {
@@ -87,7 +88,7 @@ pub(super) fn obstacle<R: UploadWriter>(
 }
 
 /// Finds the columns that an update sets; of other operations there are none.
-pub(super) fn find_changed<T>(
+pub(super) fn find_changed<T: TableAdapter>(
     table: &IncomingTable<'_, T>,
     uploaded: &UploadedImages<'_, '_>,
     changed: &mut Vec<usize>,

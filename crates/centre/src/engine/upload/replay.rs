@@ -14,10 +14,12 @@ use super::operator_change::{
 use super::row_decisions::RowDecisions;
 use super::upload_writer::{UploadWriter, try_again};
 use super::{earlier_refusals, row_json};
-use crate::engine::connection::{DatabaseConnection as _, system_sql};
+use crate::engine::connection::DatabaseConnection as _;
 use crate::engine::exact::canonical;
 use crate::engine::refusals;
 use crate::engine::resolve::Resolver;
+use crate::engine::sql::published_table::TableAdapter;
+use crate::engine::sql::system::refusals as sql;
 use crate::engine::upload::refusal_reason::{RefusalReason, RowDecision};
 use crate::engine::upload::row_keys::UploadedTable;
 use crate::error::CentreError;
@@ -44,10 +46,7 @@ async fn try_settle(rows: &mut impl UploadWriter, choice: &RefusedChoice) -> Res
     rows.begin(0).await?;
     // Of two operators, and of an operator and the remote, the second one finds what the first one
     // has done.
-    let lock = system_sql!(
-        "UPDATE tidewater.refused SET code = code WHERE id = ?1",
-        choice.refused
-    );
+    let lock = sql::lock(choice.refused);
     let what = "looking for a refused row";
     rows.connection().run_one(what, lock).await?;
     let record = refusals::row(rows.connection(), choice.refused).await?;
@@ -190,7 +189,7 @@ impl RefusedChange {
 
     /// Says of sums which differences were added, where that has made something else of them than they
     /// were to be, or tried in vain.
-    fn tell_sums<T>(
+    fn tell_sums<T: TableAdapter>(
         &self,
         place: &ServedTablePlace<T>,
         found: &CentralRowRead,
@@ -253,7 +252,7 @@ impl RefusedChange {
         &self,
         rows: &mut R,
         record: &RefusedRecord,
-        place: &ServedTablePlace<R::Table>,
+        place: &ServedTablePlace<R::Tables>,
         change: &OperatorChange,
     ) -> Result<Option<SettleOutcome>> {
         let schema = &place.publication.schema;
@@ -303,7 +302,7 @@ impl RefusedChange {
         &self,
         rows: &mut R,
         record: &RefusedRecord,
-        place: &ServedTablePlace<R::Table>,
+        place: &ServedTablePlace<R::Tables>,
     ) -> Result<Option<SettleOutcome>> {
         let schema = &place.publication.schema;
         let (Some(new), Ok(sent)) = (&self.new, row_json::read(place.table(), &record.row)) else {
@@ -320,12 +319,7 @@ impl RefusedChange {
         if left.is_empty() {
             return Ok(None);
         }
-        let select = system_sql!(
-            "SELECT table_name, row_key, uploaded FROM tidewater.refused
-             WHERE remote_id = ?1 AND publication = ?2 AND operation <> 'delete'",
-            record.remote_id,
-            record.publication,
-        );
+        let select = sql::list_writes_of_remote(record.remote_id, &record.publication);
         let what = "looking for refused rows below one";
         let answer = rows.connection().run_one(what, select).await?;
         for row in &answer.rows {
@@ -352,7 +346,7 @@ impl RefusedChange {
 
     /// Whether the centre has the row so, as far as the change is about it. A sum is never known to be
     /// in, and what scripts and handlers write they decide.
-    fn is_in_effect<T>(
+    fn is_in_effect<T: TableAdapter>(
         &self,
         place: &ServedTablePlace<T>,
         found: &CentralRowRead,

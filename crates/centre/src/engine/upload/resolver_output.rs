@@ -15,12 +15,12 @@ use super::upload_writer::{BatchOutcome, RowBatch, RowImage, UploadWriter};
 use crate::engine::exact::{canonical, pack_row, unpack};
 use crate::engine::publication::Publication;
 use crate::engine::resolve::{ResolvedRow, Resolver, Sides, Winner};
+use crate::engine::sql::published_table::{OnDelete, TableAdapter};
 use crate::engine::upload::outcomes::ResolutionRecord;
 use crate::engine::upload::ready_rows::{ReadyRows, find_changed, obstacle};
 use crate::engine::upload::refusal_reason::{FailedRow, RefusalReason};
 use crate::engine::upload::row_keys::pack_key;
 use crate::engine::upload::sent_before::SentBefore;
-use crate::engine::upload::target_table::{OnDelete, TargetTable};
 use crate::engine::upload::upload_run::{UploadProgress, UploadRun, WritePurpose};
 use crate::error::CentreError;
 use crate::records::ConflictOutcome;
@@ -62,7 +62,7 @@ struct ResolvedUpload {
 }
 
 impl<'p> ResolverOutput<'p> {
-    pub(super) fn new<T>(
+    pub(super) fn new<T: TableAdapter>(
         publication: &'p Publication<T>,
         index: usize,
         upload: &'p SyncUpload,
@@ -108,7 +108,7 @@ impl<'p> ResolverOutput<'p> {
     }
 
     /// The images of a row that two sides have changed.
-    fn sides<'r, 'a, T>(
+    fn sides<'r, 'a, T: TableAdapter>(
         &self,
         table: &'r IncomingTable<'_, T>,
         uploaded: &UploadedImages<'r, 'a>,
@@ -137,7 +137,7 @@ impl<'p> ResolverOutput<'p> {
 
     /// Whether a row that is in the centre as its remote wants it has been made so by two changes.
     /// Two equal inserts of a file and its copy are one.
-    pub(super) fn resolves_equal<'a, T>(
+    pub(super) fn resolves_equal<'a, T: TableAdapter>(
         &self,
         table: &IncomingTable<'_, T>,
         uploaded: &UploadedImages<'_, 'a>,
@@ -153,7 +153,7 @@ impl<'p> ResolverOutput<'p> {
     }
 
     /// Whether the operator has to decide of a row, because the centre may have the change already.
-    pub(super) fn counts_twice<'a, T>(
+    pub(super) fn counts_twice<'a, T: TableAdapter>(
         &self,
         table: &IncomingTable<'_, T>,
         uploaded: &UploadedImages<'_, 'a>,
@@ -166,7 +166,7 @@ impl<'p> ResolverOutput<'p> {
     }
 
     /// What a handler has decided of a row; if it has not yet, it is asked.
-    fn ask<T>(
+    fn ask<T: TableAdapter>(
         &mut self,
         table: &IncomingTable<'_, T>,
         uploaded: &UploadedImages<'_, '_>,
@@ -204,7 +204,7 @@ impl<'p> ResolverOutput<'p> {
 
     /// Takes a row that has met another one of the centre than it expects, as all of it is read;
     /// what the conflict has come to, if the row is not taken.
-    pub(super) fn take<T>(
+    pub(super) fn take<T: TableAdapter>(
         &mut self,
         table: &IncomingTable<'_, T>,
         at: RowRef,
@@ -273,7 +273,7 @@ impl<'p> ResolverOutput<'p> {
 
     /// Takes a row that was changed and is not in the centre any more; what the conflict has come
     /// to, if the row is not taken.
-    pub(super) fn take_gone<T>(
+    pub(super) fn take_gone<T: TableAdapter>(
         &mut self,
         table: &IncomingTable<'_, T>,
         at: RowRef,
@@ -349,7 +349,7 @@ impl<R: UploadWriter> UploadRun<'_, R> {
     /// uploaded ones.
     pub(super) async fn write_resolved(
         &mut self,
-        table: &IncomingTable<'_, R::Table>,
+        table: &IncomingTable<'_, R::Tables>,
         op: Op,
         resolving: ResolverOutput<'_>,
         progress: &mut UploadProgress<'_>,
@@ -405,9 +405,9 @@ impl<R: UploadWriter> UploadRun<'_, R> {
 
     async fn write_made(
         &mut self,
-        table: &IncomingTable<'_, R::Table>,
+        table: &IncomingTable<'_, R::Tables>,
         op: Op,
-        rows: ReplacementRows<'_, '_, R::Table>,
+        rows: ReplacementRows<'_, '_, R::Tables>,
         progress: &mut UploadProgress<'_>,
         failed: &mut Vec<FailedRow>,
     ) -> Result<()> {
@@ -437,7 +437,7 @@ impl<R: UploadWriter> UploadRun<'_, R> {
             if rows.op == Op::Update && changed.is_empty() {
                 continue;
             }
-            let looks = rows.table.table.on_delete() == OnDelete::Looks && !rows.insists;
+            let looks = rows.table.table.on_delete == OnDelete::Looks && !rows.insists;
             if rows.op == Op::Delete && looks {
                 let parents = self
                     .rows
@@ -483,9 +483,9 @@ impl<R: UploadWriter> UploadRun<'_, R> {
     /// more.
     async fn find_unchanged(
         &mut self,
-        table: &IncomingTable<'_, R::Table>,
+        table: &IncomingTable<'_, R::Tables>,
         op: Op,
-        made: &ReplacementRows<'_, '_, R::Table>,
+        made: &ReplacementRows<'_, '_, R::Tables>,
         rows: &[RowRef],
         progress: &mut UploadProgress<'_>,
     ) -> Result<Vec<RowRef>> {
@@ -516,7 +516,7 @@ impl<R: UploadWriter> UploadRun<'_, R> {
 }
 
 /// Rows that are written in place of uploaded ones.
-struct ReplacementRows<'m, 'u, T> {
+struct ReplacementRows<'m, 'u, T: TableAdapter> {
     table: &'m IncomingTable<'u, T>,
     op: Op,
     refs: Vec<RowRef>,
@@ -526,7 +526,7 @@ struct ReplacementRows<'m, 'u, T> {
     insists: bool,
 }
 
-impl<T> ReplacementRows<'_, '_, T> {
+impl<T: TableAdapter> ReplacementRows<'_, '_, T> {
     /// The uploaded row in whose place one is written.
     fn origin(&self, at: RowRef) -> RowRef {
         self.taken_for(at).at

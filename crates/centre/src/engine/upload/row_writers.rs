@@ -12,10 +12,11 @@ use super::computed_values;
 use super::incoming_rows::{IncomingTable, RowRef, UploadedImages};
 use super::outcomes::Outcomes;
 use super::upload_writer::{MetRow, UploadWriter};
-use crate::engine::connection::{DatabaseConnection as _, each, system_row};
+use crate::engine::connection::DatabaseConnection as _;
 use crate::engine::exact::pack_row;
 use crate::engine::publication::Publication;
 use crate::engine::resolve::{RowWriter, Winner};
+use crate::engine::sql::system::row_writers::{self as sql, WriterRow};
 use crate::engine::upload::row_keys::pack_key;
 use crate::error::CentreError;
 use crate::scope::{Digest, digest};
@@ -23,18 +24,6 @@ use crate::upload::SyncUpload;
 
 /// So many are written at once.
 const AT_ONCE: usize = 500;
-
-/// Who repeats what somebody of a higher rank has written does not take the row from him.
-const RECORD: &str = "INSERT INTO tidewater.row_writer
-    (publication, table_name, row_key, user_name, user_rank, image, at_ms)
-    SELECT c1, c2, c3, c4, c5, c6, c7 FROM {rows TEXT TEXT BLOB TEXT INTEGER BLOB INTEGER} WHERE true
-    ON CONFLICT (publication, table_name, row_key) DO UPDATE SET user_name = excluded.user_name,
-      user_rank = excluded.user_rank, image = excluded.image, at_ms = excluded.at_ms
-    WHERE tidewater.row_writer.image <> excluded.image OR tidewater.row_writer.user_rank IS NULL
-      OR tidewater.row_writer.user_rank <= excluded.user_rank";
-
-const FIND: &str = "SELECT v.n, user_rank, image FROM {rows TEXT TEXT BLOB}
-    JOIN tidewater.row_writer ON publication = v.c1 AND table_name = v.c2 AND row_key = v.c3";
 
 type Result<T> = std::result::Result<T, CentreError>;
 
@@ -60,7 +49,7 @@ impl RowWriters {
 /// Finds who has written rows that were met.
 pub(super) async fn find<R: UploadWriter>(
     rows: &mut R,
-    publication: &Publication<R::Table>,
+    publication: &Publication<R::Tables>,
     index: usize,
     met: &[Option<MetRow>],
 ) -> Result<RowWriters> {
@@ -70,9 +59,7 @@ pub(super) async fn find<R: UploadWriter>(
         let central = met.central.values(&publication.row_types[index])?;
         keys.push(key_of(schema, &central));
     }
-    let asked = keys.iter();
-    let asked = asked.map(|key| system_row![publication.schema.name, schema.name, key[..]]);
-    let find = each(FIND, asked.collect());
+    let find = sql::find(&publication.schema.name, &schema.name, &keys);
     let what = "looking who has written rows";
     let answer = rows.connection().run_one(what, find).await?;
     let mut writers = RowWriters::default();
@@ -89,8 +76,8 @@ pub(super) async fn find<R: UploadWriter>(
 /// Remembers who has written the rows that took effect.
 pub(super) async fn record<R: UploadWriter>(
     rows: &mut R,
-    publication: &Publication<R::Table>,
-    tables: &[IncomingTable<'_, R::Table>],
+    publication: &Publication<R::Tables>,
+    tables: &[IncomingTable<'_, R::Tables>],
     (upload, ranks): (&SyncUpload, &[Option<i64>]),
     outcomes: &Outcomes<'_>,
 ) -> Result<()> {
@@ -112,21 +99,22 @@ pub(super) async fn record<R: UploadWriter>(
         }
         let rank = ranks.get(table.index).copied().flatten();
         let records = written.into_iter().map(|(key, image)| {
-            system_row![
-                upload.publication,
-                schema.name,
+            let row = WriterRow {
+                publication: &upload.publication,
+                table: &schema.name,
                 key,
-                upload.context.user,
+                user: &upload.context.user,
                 rank,
-                image[..],
-                upload.context.now_ms,
-            ]
+                image: &image,
+                now_ms: upload.context.now_ms,
+            };
+            row.values()
         });
         let records: Vec<_> = records.collect();
         for some in records.chunks(AT_ONCE) {
-            let record = each(RECORD, some.to_vec());
             let what = "recording who has written rows";
-            rows.connection().run_one(what, record).await?;
+            let save = sql::save(some.to_vec());
+            rows.connection().run_one(what, save).await?;
         }
     }
     Ok(())

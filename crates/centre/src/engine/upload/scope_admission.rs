@@ -3,6 +3,7 @@
 use crate::engine::connection::DatabaseConnection as _;
 use crate::engine::publication::Publication;
 use crate::engine::scope::ScopeDifferences;
+use crate::engine::sql::published_table::TableAdapter;
 use crate::engine::upload::column_map::{AnnouncedColumns, UnpublishedRows};
 use crate::engine::upload::upload_writer::UploadWriter;
 use crate::engine::upload::{Admission, Serials};
@@ -15,7 +16,7 @@ use crate::error::CentreError;
 type Result<T> = std::result::Result<T, CentreError>;
 
 /// Rows of an older schema without what tells who may write them cannot be judged.
-pub(super) fn judgeable<T>(
+pub(super) fn judgeable<T: TableAdapter>(
     publication: &Publication<T>,
     announced: AnnouncedColumns,
 ) -> AnnouncedColumns {
@@ -42,7 +43,7 @@ pub(super) fn judgeable<T>(
 /// What the remote may write by a scope.
 pub(super) async fn admission<R: UploadWriter>(
     rows: &mut R,
-    publication: &Publication<R::Table>,
+    publication: &Publication<R::Tables>,
     upload: &SyncUpload,
     serials: &Serials,
     scope: Scope,

@@ -17,6 +17,7 @@ use crate::engine::scripts::{
     self, CompiledScript, RESOLVING, ScriptEnvironment, ScriptStatement, ScriptTimer,
     ScriptTransaction,
 };
+use crate::engine::sql::published_table::TableAdapter;
 use crate::engine::upload::incoming_rows::ROWS_AT_ONCE;
 use crate::engine::upload::outcomes::ResolutionRecord;
 use crate::engine::upload::refusal_reason::{FailedRow, RefusalReason};
@@ -33,7 +34,7 @@ type Result<T> = std::result::Result<T, CentreError>;
 
 impl ScriptEnvironment<'_> {
     /// The values of a statement's parameters for a row.
-    fn of_row<T>(
+    fn of_row<T: TableAdapter>(
         &self,
         statement: &ScriptStatement,
         (table, names): (&IncomingTable<'_, T>, &Table),
@@ -223,7 +224,7 @@ impl<'r, R: UploadWriter> UploadRun<'r, R> {
     fn count(
         &self,
         scripting: &ScriptEnvironment<'_>,
-        incoming: &IncomingTable<'_, R::Table>,
+        incoming: &IncomingTable<'_, R::Tables>,
         progress: &UploadProgress<'_>,
     ) {
         let table = &*self.publication.schema.tables[incoming.index].name;
@@ -260,7 +261,7 @@ impl<'r, R: UploadWriter> UploadRun<'r, R> {
     /// Asks scripts what is to be done about rows that the database refuses.
     pub(super) async fn handle_errors(
         &mut self,
-        table: &IncomingTable<'_, R::Table>,
+        table: &IncomingTable<'_, R::Tables>,
         failed: &[FailedRow],
     ) -> Result<()> {
         let Some(scripting) = self.scripting.as_ref() else {
@@ -318,7 +319,7 @@ impl<'r, R: UploadWriter> UploadRun<'r, R> {
     /// Has scripts write rows of one operation; gives back those that failed.
     pub(super) async fn write_by_script(
         &mut self,
-        table: &IncomingTable<'_, R::Table>,
+        table: &IncomingTable<'_, R::Tables>,
         op: Op,
         refs: &[RowRef],
         progress: &mut UploadProgress<'_>,
@@ -364,7 +365,7 @@ impl<'r, R: UploadWriter> UploadRun<'r, R> {
     /// Leaves out, and refuses, what the remote may not write because of what the centre has.
     async fn judge_central(
         &mut self,
-        table: &IncomingTable<'_, R::Table>,
+        table: &IncomingTable<'_, R::Tables>,
         op: Op,
         rows: &[RowRef],
         progress: &mut UploadProgress<'_>,
@@ -402,7 +403,7 @@ impl<'r, R: UploadWriter> UploadRun<'r, R> {
     /// over a row that the remote does not know, or may not write.
     async fn refuse_taken_keys(
         &mut self,
-        table: &IncomingTable<'_, R::Table>,
+        table: &IncomingTable<'_, R::Tables>,
         op: Op,
         rows: &[RowRef],
         progress: &mut UploadProgress<'_>,
@@ -449,7 +450,7 @@ impl<'r, R: UploadWriter> UploadRun<'r, R> {
     /// whether their script would do the same a second time.
     async fn park_sent_twice(
         &mut self,
-        table: &IncomingTable<'_, R::Table>,
+        table: &IncomingTable<'_, R::Tables>,
         rows: &[RowRef],
         progress: &mut UploadProgress<'_>,
     ) -> Result<Vec<RowRef>> {
@@ -482,7 +483,7 @@ impl<'r, R: UploadWriter> UploadRun<'r, R> {
     /// have come to for each.
     async fn run_for(
         &mut self,
-        table: &IncomingTable<'_, R::Table>,
+        table: &IncomingTable<'_, R::Tables>,
         events: &[&str],
         rows: &[RowRef],
     ) -> Result<Vec<ScriptOutcome>> {
@@ -528,7 +529,7 @@ impl<'r, R: UploadWriter> UploadRun<'r, R> {
     /// found fewer than there are, each is said to be unchanged.
     async fn run_set_for(
         &mut self,
-        table: &IncomingTable<'_, R::Table>,
+        table: &IncomingTable<'_, R::Tables>,
         statements: &[ScriptStatement],
         rows: &[RowRef],
     ) -> Result<Vec<ScriptOutcome>> {
@@ -585,7 +586,7 @@ impl<'r, R: UploadWriter> UploadRun<'r, R> {
     /// Inserts, or deletes.
     async fn each(
         &mut self,
-        table: &IncomingTable<'_, R::Table>,
+        table: &IncomingTable<'_, R::Tables>,
         op: Op,
         events: &[&str],
         rows: &[RowRef],
@@ -622,7 +623,7 @@ impl<'r, R: UploadWriter> UploadRun<'r, R> {
     /// them before: these deletes lose. `before` is what the centre had before the script, by row.
     async fn judge_deletes(
         &mut self,
-        table: &IncomingTable<'_, R::Table>,
+        table: &IncomingTable<'_, R::Tables>,
         done: &[RowRef],
         before: &[Option<MetRow>],
         progress: &mut UploadProgress<'_>,
@@ -654,7 +655,7 @@ impl<'r, R: UploadWriter> UploadRun<'r, R> {
 
     async fn update_by_script(
         &mut self,
-        table: &IncomingTable<'_, R::Table>,
+        table: &IncomingTable<'_, R::Tables>,
         rows: &[RowRef],
         progress: &mut UploadProgress<'_>,
         failed: &mut Vec<FailedRow>,
@@ -731,7 +732,7 @@ impl<'r, R: UploadWriter> UploadRun<'r, R> {
     /// rows with what the centre had before.
     fn leave_others_to_download(
         &self,
-        table: &IncomingTable<'_, R::Table>,
+        table: &IncomingTable<'_, R::Tables>,
         taken: &[(RowRef, &Option<MetRow>)],
         progress: &mut UploadProgress<'_>,
     ) -> Result<()> {
@@ -753,7 +754,7 @@ impl<'r, R: UploadWriter> UploadRun<'r, R> {
     /// they were uploaded, and are what they were before the script, or are not there.
     async fn missed(
         &mut self,
-        table: &IncomingTable<'_, R::Table>,
+        table: &IncomingTable<'_, R::Tables>,
         found: &[(RowRef, &Option<MetRow>)],
     ) -> Result<Vec<RowRef>> {
         let rows: Vec<RowRef> = found.iter().map(|it| it.0).collect();
@@ -791,7 +792,7 @@ impl<'r, R: UploadWriter> UploadRun<'r, R> {
     /// Updates that are conflicts: their scripts resolve them, or the centre's row stands.
     pub(super) async fn fight(
         &mut self,
-        table: &IncomingTable<'_, R::Table>,
+        table: &IncomingTable<'_, R::Tables>,
         mut fought: Vec<RowRef>,
         progress: &mut UploadProgress<'_>,
         failed: &mut Vec<FailedRow>,
@@ -842,7 +843,7 @@ fn are_same(columns: &[usize], one: &[Datum<'_>], other: &[Datum<'_>]) -> bool {
 }
 
 /// Whether the centre's row is as the remote has seen it; or in the columns that it changes.
-fn is_as_before<T>(
+fn is_as_before<T: TableAdapter>(
     types: &[ColumnType],
     table: &IncomingTable<'_, T>,
     uploaded: &UploadedImages<'_, '_>,

@@ -10,8 +10,9 @@ use tidewater_protocol::{Datum, PublicationSchema, Table};
 
 use super::upload_writer::UploadWriter;
 use super::{row_json, text};
-use crate::engine::connection::{DatabaseConnection, system_sql};
+use crate::engine::connection::DatabaseConnection;
 use crate::engine::publication::Publication;
+use crate::engine::sql::system::settled_refusals;
 use crate::engine::upload::row_json::datum;
 use crate::engine::upload::row_keys::{RowKeys, pack_key};
 use crate::error::CentreError;
@@ -31,7 +32,7 @@ impl SentBefore {
     pub(super) async fn find<R: UploadWriter>(
         rows: &mut R,
         upload: &SyncUpload,
-        publication: &Publication<R::Table>,
+        publication: &Publication<R::Tables>,
     ) -> Result<SentBefore, CentreError> {
         let all = upload.copied || upload.given_back && rows.has_headquarters()?;
         let mut resolvers = publication.resolvers.iter();
@@ -63,14 +64,8 @@ async fn sent_by_operators(
     let Some(first) = upload.retried.iter().min() else {
         return Ok(sent);
     };
-    let select = system_sql!(
-        "SELECT table_name, row_key, sequence FROM tidewater.settled_refusal
-         WHERE remote_id = ?1 AND publication = ?2 AND sequence >= ?3
-         AND settled_as IN ('replayed', 'edited')",
-        upload.context.remote_id,
-        upload.publication,
-        *first,
-    );
+    let (id, publication) = (upload.context.remote_id, &upload.publication);
+    let select = settled_refusals::list_sent_again(id, publication, *first);
     let what = "looking for rows that operators have sent again";
     let answer = connection.run_one(what, select).await?;
     for row in &answer.rows {

@@ -1,7 +1,7 @@
 //! The order in which the operations of an upload are applied.
 
+use crate::engine::sql::published_table::{OnDelete, TableAdapter};
 use crate::engine::upload::incoming_rows::IncomingTable;
-use crate::engine::upload::target_table::{OnDelete, TargetTable};
 
 /// What is done with rows of a table.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -20,7 +20,7 @@ pub(super) type Steps = Vec<(usize, ApplyStep)>;
 
 /// What is done where rows go before deletes, with the events of scripts around each: rows of all
 /// tables, parents first; rows that are handed over; and deletes, of the last table first.
-pub(super) fn rows_first<T>(
+pub(super) fn rows_first<T: TableAdapter>(
     tables: &[IncomingTable<'_, T>],
     is_handed_over: impl Fn(usize) -> bool,
 ) -> [Steps; 3] {
@@ -91,7 +91,7 @@ pub(super) fn with_events(steps: [Steps; 3]) -> [Steps; 3] {
 
 /// What is done first; then rows are handed over, as all the others are judged by whose they are
 /// before that; and the deletes that come afterwards.
-pub(super) fn order<T: TargetTable>(tables: &[IncomingTable<'_, T>]) -> [Steps; 3] {
+pub(super) fn order<T: TableAdapter>(tables: &[IncomingTable<'_, T>]) -> [Steps; 3] {
     let mut parents_first: Vec<usize> = (0..tables.len()).collect();
     parents_first.sort_by_key(|&place| tables[place].index);
     let deletes = parents_first
@@ -100,7 +100,7 @@ pub(super) fn order<T: TargetTable>(tables: &[IncomingTable<'_, T>]) -> [Steps; 
         .map(|&it| (it, ApplyStep::Delete));
     // The upload may move elsewhere what these would take along.
     let (last, mut first): (Steps, Steps) =
-        deletes.partition(|&(place, _)| tables[place].table.on_delete() == OnDelete::TakesAlong);
+        deletes.partition(|&(place, _)| tables[place].table.on_delete == OnDelete::TakesAlong);
     let handing_over = parents_first.iter().map(|&it| (it, ApplyStep::HandOver));
     let handing_over = handing_over.collect();
     for place in parents_first {

@@ -42,13 +42,13 @@ impl WritePurpose {
 /// One upload on its way into the centre.
 pub(super) struct UploadRun<'r, R: UploadWriter> {
     pub(super) rows: &'r mut R,
-    pub(super) publication: &'r Publication<R::Table>,
+    pub(super) publication: &'r Publication<R::Tables>,
     pub(super) upload: &'r SyncUpload,
     pub(super) purpose: WritePurpose,
     pub(super) serials: &'r Serials,
     /// By which rows are judged as they were before.
     pub(super) admission: &'r Admission,
-    pub(super) tables: &'r [IncomingTable<'r, R::Table>],
+    pub(super) tables: &'r [IncomingTable<'r, R::Tables>],
     /// Rows that mean nothing to the publication any more, and why.
     pub(super) unpublished: &'r [(&'r UploadTable, UnpublishedRows)],
     /// What the upload itself does to rows.

@@ -10,8 +10,8 @@ use crate::engine::connection::{DatabaseConnection, SystemStatement};
 use crate::engine::exact::{pack_row, unpack};
 use crate::engine::publication::Publication;
 use crate::engine::scripts::ScriptStatement;
+use crate::engine::sql::published_table::{PublishedTable, TableAdapter};
 use crate::engine::upload::refusal_reason::{FailedRow, RefusalReason};
-use crate::engine::upload::target_table::TargetTable;
 use crate::error::CentreError;
 use crate::scope::Scope;
 use crate::trying::ChangedTable;
@@ -37,7 +37,7 @@ pub enum RowImage {
 }
 
 /// How rows of one operation of one table are written.
-pub struct RowBatch<'b, 'u, T> {
+pub struct RowBatch<'b, 'u, T: TableAdapter> {
     /// The table.
     pub table: &'b IncomingTable<'u, T>,
     /// What is done with them.
@@ -52,7 +52,7 @@ pub struct RowBatch<'b, 'u, T> {
     pub key: RowImage,
 }
 
-impl<'b, 'u, T> RowBatch<'b, 'u, T> {
+impl<'b, 'u, T: TableAdapter> RowBatch<'b, 'u, T> {
     /// Rows that find what they expect, or are passed over.
     pub(crate) fn new(
         table: &'b IncomingTable<'u, T>,
@@ -129,19 +129,19 @@ impl CentralRow {
 pub type MayWrite<'m> = dyn FnMut(usize, &[Datum<'_>]) -> bool + Send + 'm;
 
 /// A foreign key between published tables.
-pub struct ParentReference<'r, T> {
+pub struct ParentReference<'r, T: TableAdapter> {
     /// The columns that refer, as indexes into those of the schema.
     pub columns: &'r [usize],
     /// The index of the table that is referred to.
     pub parent: usize,
     /// What the adapter knows of it.
-    pub parent_table: &'r T,
+    pub parent_table: &'r PublishedTable<T>,
     /// Its columns, as indexes into those of the schema.
     pub parent_columns: &'r [usize],
 }
 
 /// Rows of one operation of one table that are applied with others.
-pub struct CyclePart<'b, 'u, T> {
+pub struct CyclePart<'b, 'u, T: TableAdapter> {
     /// The table.
     pub table: &'b IncomingTable<'u, T>,
     /// What is done with them.
@@ -207,7 +207,7 @@ pub trait UploadWriter: Send {
     /// The connection.
     type Connection: DatabaseConnection;
     /// A table of a publication.
-    type Table: TargetTable;
+    type Tables: TableAdapter;
 
     /// Whether the database is a remote of headquarters, which may have what it has forgotten.
     ///
@@ -233,7 +233,7 @@ pub trait UploadWriter: Send {
     fn connection(&mut self) -> &mut Self::Connection;
 
     /// A publication that is served.
-    fn publication(&self, name: &str) -> Result<Arc<Publication<Self::Table>>>;
+    fn publication(&self, name: &str) -> Result<Arc<Publication<Self::Tables>>>;
 
     /// Begins an upload, or several that share statements, and with the first ones the
     /// transaction. The number is the same whenever the list is tried again.
@@ -264,22 +264,22 @@ pub trait UploadWriter: Send {
     /// tables, and evaluates their scopes, in their order. `None` if the number does not follow.
     fn claim_sequence<'u>(
         &mut self,
-        publication: &'u Publication<Self::Table>,
+        publication: &'u Publication<Self::Tables>,
         uploads: &[&'u SyncUpload],
-        tables: &[IncomingTable<'u, Self::Table>],
+        tables: &[IncomingTable<'u, Self::Tables>],
     ) -> impl Future<Output = Result<Vec<Option<ClaimedSequence>>>> + Send;
 
     /// Sees to it that nobody changes these tables, of which rows are written that no remote
     /// uploads.
     fn lock_tables(
         &mut self,
-        publication: &Publication<Self::Table>,
-        tables: &[IncomingTable<'_, Self::Table>],
+        publication: &Publication<Self::Tables>,
+        tables: &[IncomingTable<'_, Self::Tables>],
     ) -> impl Future<Output = Result<()>> + Send;
 
     /// Whether rows of several uploads can be written to a table by the same statements: nothing
     /// that happens then looks at who uploads.
-    fn is_shared(&self, table: &IncomingTable<'_, Self::Table>) -> bool;
+    fn is_shared(&self, table: &IncomingTable<'_, Self::Tables>) -> bool;
 
     /// Begins to write the rows of an upload. With `immediate` all constraints are checked as soon
     /// as a row is written, also those that could wait.
@@ -297,7 +297,7 @@ pub trait UploadWriter: Send {
     /// Why an image cannot be that of a row of the centre, if that is known without asking it.
     fn misfit_reason(
         &mut self,
-        table: &IncomingTable<'_, Self::Table>,
+        table: &IncomingTable<'_, Self::Tables>,
         image: RowImage,
         row: &[Datum<'_>],
     ) -> Option<String>;
@@ -306,21 +306,21 @@ pub trait UploadWriter: Send {
     /// tells by the number of its chunk whether a row may be written by who sent it.
     fn insert_in_bulk(
         &mut self,
-        table: &IncomingTable<'_, Self::Table>,
+        table: &IncomingTable<'_, Self::Tables>,
         may_write: &mut MayWrite<'_>,
     ) -> impl Future<Output = Result<bool>> + Send;
 
     /// Writes rows, in their order.
     fn write(
         &mut self,
-        batch: &RowBatch<'_, '_, Self::Table>,
+        batch: &RowBatch<'_, '_, Self::Tables>,
         rows: &[RowRef],
     ) -> impl Future<Output = Result<BatchOutcome>> + Send;
 
     /// Reads the rows of the centre with the keys of uploaded ones, as these are or are to be.
     fn find(
         &mut self,
-        table: &IncomingTable<'_, Self::Table>,
+        table: &IncomingTable<'_, Self::Tables>,
         op: Op,
         rows: &[RowRef],
         key: RowImage,
@@ -330,7 +330,7 @@ pub trait UploadWriter: Send {
     /// ends, nobody else changes them.
     fn lock_rows(
         &mut self,
-        table: &IncomingTable<'_, Self::Table>,
+        table: &IncomingTable<'_, Self::Tables>,
         rows: &[RowRef],
     ) -> impl Future<Output = Result<()>> + Send;
 
@@ -339,7 +339,7 @@ pub trait UploadWriter: Send {
     /// by foreign keys that act. Nobody adds such a row before the transaction ends.
     fn find_rows_with_children(
         &mut self,
-        table: &IncomingTable<'_, Self::Table>,
+        table: &IncomingTable<'_, Self::Tables>,
         rows: &[RowRef],
         insists: bool,
     ) -> impl Future<Output = Result<Vec<RowRef>>> + Send;
@@ -348,8 +348,8 @@ pub trait UploadWriter: Send {
     /// may see that row. One that cannot be looked for counts as there.
     fn find_rows_without_parent(
         &mut self,
-        table: &IncomingTable<'_, Self::Table>,
-        reference: &ParentReference<'_, Self::Table>,
+        table: &IncomingTable<'_, Self::Tables>,
+        reference: &ParentReference<'_, Self::Tables>,
         rows: &[RowRef],
     ) -> impl Future<Output = Result<Vec<RowRef>>> + Send;
 
@@ -357,7 +357,7 @@ pub trait UploadWriter: Send {
     /// when all is done. Whether all rows could be written; otherwise none is.
     fn write_cycle(
         &mut self,
-        parts: &[CyclePart<'_, '_, Self::Table>],
+        parts: &[CyclePart<'_, '_, Self::Tables>],
     ) -> impl Future<Output = Result<bool>> + Send;
 
     /// Runs the statements of a script for each row, in order; of a row, all statements or none. By
@@ -373,7 +373,7 @@ pub trait UploadWriter: Send {
     /// nothing is done.
     fn run_set(
         &mut self,
-        table: &Self::Table,
+        table: &PublishedTable<Self::Tables>,
         statements: &[ScriptStatement],
         set: &RowSet,
     ) -> impl Future<Output = Result<ScriptOutcome>> + Send;
@@ -381,13 +381,13 @@ pub trait UploadWriter: Send {
     /// The scope as it is now.
     fn scope(
         &mut self,
-        publication: &Publication<Self::Table>,
+        publication: &Publication<Self::Tables>,
         upload: &SyncUpload,
     ) -> impl Future<Output = Result<Scope>> + Send;
 
     /// Whether what the centre has of a row may be something else than what was written: by a
     /// trigger, a generated column, or a type that keeps a value otherwise.
-    fn may_compute_values(&self, table: &IncomingTable<'_, Self::Table>) -> bool;
+    fn may_compute_values(&self, table: &IncomingTable<'_, Self::Tables>) -> bool;
 
     /// From now on, [`UploadWriter::changed_tables`] can tell what is changed in the transaction, which is
     /// undone.
@@ -402,7 +402,7 @@ pub trait UploadWriter: Send {
     }
 
     /// The version of what was written, for [`crate::OwnUpload`], and whether nothing else has it.
-    fn version(&self, tables: &[IncomingTable<'_, Self::Table>], is_alone: bool) -> (u64, bool);
+    fn version(&self, tables: &[IncomingTable<'_, Self::Tables>], is_alone: bool) -> (u64, bool);
 }
 
 /// Undoes what has failed alone.

@@ -15,11 +15,11 @@ use super::upload_writer::{BatchOutcome, MetRow, RowBatch, RowImage, UploadWrite
 use crate::engine::exact::canonical;
 use crate::engine::membership::Barrier;
 use crate::engine::resolve::Winner;
+use crate::engine::sql::published_table::{OnDelete, TableAdapter};
 use crate::engine::upload::incoming_rows::ROWS_AT_ONCE;
 use crate::engine::upload::ready_rows::{ReadyRows, find_changed, obstacle};
 use crate::engine::upload::refusal_reason::{FailedRow, RefusalReason, RowDecision};
 use crate::engine::upload::row_meeting::{ConflictJudge, MeetingFate, RowMeeting};
-use crate::engine::upload::target_table::{OnDelete, TargetTable};
 use crate::engine::upload::upload_run::{EarlierFailures, UploadProgress, UploadRun, WritePurpose};
 use crate::error::CentreError;
 use crate::records::ConflictOutcome;
@@ -69,7 +69,7 @@ impl<'r, R: UploadWriter> UploadRun<'r, R> {
     /// would do something to children.
     pub(super) async fn write(
         &mut self,
-        table: &IncomingTable<'_, R::Table>,
+        table: &IncomingTable<'_, R::Tables>,
         op: Op,
         refs: &[RowRef],
         earlier: &EarlierFailures,
@@ -114,8 +114,8 @@ impl<'r, R: UploadWriter> UploadRun<'r, R> {
 
     /// Whether a delete leaves rows where they are to which others refer: also where their operator has
     /// devices take those along, an operator who writes one row has to say so.
-    fn looks_for_children(&self, table: &IncomingTable<'_, R::Table>) -> bool {
-        match (self.purpose, table.table.on_delete()) {
+    fn looks_for_children(&self, table: &IncomingTable<'_, R::Tables>) -> bool {
+        match (self.purpose, table.table.on_delete) {
             (_, OnDelete::Nothing) => false,
             (WritePurpose::Operator { force }, _) => !force,
             (WritePurpose::Sync, on_delete) => on_delete == OnDelete::Looks,
@@ -125,7 +125,7 @@ impl<'r, R: UploadWriter> UploadRun<'r, R> {
     /// Takes deletes out of those to be written that would take children along, or change them.
     async fn leave_parents(
         &mut self,
-        table: &IncomingTable<'_, R::Table>,
+        table: &IncomingTable<'_, R::Tables>,
         rows: &mut Vec<RowRef>,
         insists: bool,
         failed: &mut Vec<FailedRow>,
@@ -168,7 +168,7 @@ impl<'r, R: UploadWriter> UploadRun<'r, R> {
     /// Tells what can be written from what cannot, and refuses what never will.
     pub(super) fn sort(
         &mut self,
-        table: &IncomingTable<'_, R::Table>,
+        table: &IncomingTable<'_, R::Tables>,
         op: Op,
         refs: &[RowRef],
         progress: &mut UploadProgress<'_>,
@@ -232,7 +232,7 @@ impl<'r, R: UploadWriter> UploadRun<'r, R> {
     /// [`RowMeeting::decide`] says.
     async fn meet(
         &mut self,
-        table: &IncomingTable<'_, R::Table>,
+        table: &IncomingTable<'_, R::Tables>,
         op: Op,
         rows: &[RowRef],
         earlier: &EarlierFailures,
@@ -272,7 +272,7 @@ impl<'r, R: UploadWriter> UploadRun<'r, R> {
     /// Notes what becomes of rows that met others; gives those that have to be written.
     fn judge_met(
         &self,
-        table: &IncomingTable<'_, R::Table>,
+        table: &IncomingTable<'_, R::Tables>,
         met: &MetRows<'_>,
         earlier: &EarlierFailures,
         resolving: &mut ResolverOutput<'r>,
@@ -363,7 +363,7 @@ impl<'r, R: UploadWriter> UploadRun<'r, R> {
     /// Who decides of a row that may be resolved.
     fn conflict_judge(
         &self,
-        table: &IncomingTable<'_, R::Table>,
+        table: &IncomingTable<'_, R::Tables>,
         op: Op,
         resolving: &ResolverOutput<'_>,
     ) -> ConflictJudge {
@@ -380,7 +380,7 @@ impl<'r, R: UploadWriter> UploadRun<'r, R> {
 
     /// Whether an insert that meets another row is refused, because both may have rows below them. An
     /// operator who insists makes one of two rows, but not of two that others follow.
-    fn keeps_families_apart(&self, table: &IncomingTable<'_, R::Table>) -> bool {
+    fn keeps_families_apart(&self, table: &IncomingTable<'_, R::Tables>) -> bool {
         let may_be_merged = self.purpose.insists() && !self.publication.followed[table.index];
         self.key_cascades.has_children(table.index) && !may_be_merged
     }
@@ -390,7 +390,7 @@ impl<'r, R: UploadWriter> UploadRun<'r, R> {
     /// Gives back the others.
     async fn meet_moved(
         &mut self,
-        table: &IncomingTable<'_, R::Table>,
+        table: &IncomingTable<'_, R::Tables>,
         rows: Vec<RowRef>,
         progress: &mut UploadProgress<'_>,
         failed: &mut Vec<FailedRow>,
@@ -443,7 +443,7 @@ impl<'r, R: UploadWriter> UploadRun<'r, R> {
     /// passed over all the same.
     async fn insist(
         &mut self,
-        table: &IncomingTable<'_, R::Table>,
+        table: &IncomingTable<'_, R::Tables>,
         op: Op,
         rows: &[RowRef],
         key: RowImage,
@@ -474,7 +474,7 @@ impl<'r, R: UploadWriter> UploadRun<'r, R> {
     /// Leaves rows to the handlers that have seen to them, if they are the remote's to change.
     async fn leave_handled(
         &mut self,
-        table: &IncomingTable<'_, R::Table>,
+        table: &IncomingTable<'_, R::Tables>,
         op: Op,
         rows: &[RowRef],
         progress: &mut UploadProgress<'_>,
@@ -507,7 +507,7 @@ impl<'r, R: UploadWriter> UploadRun<'r, R> {
     /// Decides what becomes of rows whose key the centre does not have.
     async fn decide_gone(
         &mut self,
-        table: &IncomingTable<'_, R::Table>,
+        table: &IncomingTable<'_, R::Tables>,
         op: Op,
         mut gone: Vec<RowRef>,
         earlier: &EarlierFailures,
@@ -547,7 +547,7 @@ impl<'r, R: UploadWriter> UploadRun<'r, R> {
     }
 
     /// What is to be resolved of a table.
-    fn resolving(&self, table: &IncomingTable<'_, R::Table>) -> ResolverOutput<'r> {
+    fn resolving(&self, table: &IncomingTable<'_, R::Tables>) -> ResolverOutput<'r> {
         let how = (self.purpose, self.sent_before);
         let rank = self
             .admission
@@ -562,7 +562,7 @@ impl<'r, R: UploadWriter> UploadRun<'r, R> {
     /// Decides what becomes of updates of rows that somebody has deleted.
     async fn decide_deleted(
         &mut self,
-        table: &IncomingTable<'_, R::Table>,
+        table: &IncomingTable<'_, R::Tables>,
         gone: &[RowRef],
         progress: &mut UploadProgress<'_>,
         failed: &mut Vec<FailedRow>,
@@ -586,7 +586,7 @@ impl<'r, R: UploadWriter> UploadRun<'r, R> {
     /// Has rows lose against whatever the centre has.
     pub(super) async fn lose(
         &mut self,
-        table: &IncomingTable<'_, R::Table>,
+        table: &IncomingTable<'_, R::Tables>,
         op: Op,
         rows: &[RowRef],
         progress: &mut UploadProgress<'_>,
@@ -622,7 +622,7 @@ impl<'r, R: UploadWriter> UploadRun<'r, R> {
 
 /// Whether a row was as its remote says before the upload's own parents changed it, and is not any
 /// more.
-fn is_own_doing<T>(
+fn is_own_doing<T: TableAdapter>(
     table: &IncomingTable<'_, T>,
     uploaded: &UploadedImages<'_, '_>,
     before: &[Datum<'_>],
@@ -638,7 +638,7 @@ fn is_own_doing<T>(
 }
 
 /// Notes what became of rows; gives back those that were passed over.
-fn note<T>(
+fn note<T: TableAdapter>(
     table: &IncomingTable<'_, T>,
     op: Op,
     written: BatchOutcome,

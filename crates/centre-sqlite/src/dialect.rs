@@ -1,0 +1,78 @@
+//! How statements on the server's own tables are spelled here, and the tables.
+
+use tidewater_centre::engine::sql::lexing::SqlLexing;
+use tidewater_centre::engine::sql::sql_dialect::SqlDialect;
+use tidewater_centre::engine::sql::system_dialect::SystemDialect;
+use tidewater_centre::engine::sql::system_table::SystemType;
+
+/// Tables of the server's own begin with this. A remote in the same file, which is then a branch's,
+/// has names that begin with `tidewater_` and none of these.
+pub(super) const PREFIX: &str = "tidewater_centre_";
+
+/// SQLite's spelling. A statement that is for rows is run for one after the other, and its first
+/// parameter is the row's number.
+pub(super) struct SqliteDialect;
+
+impl SystemDialect for SqliteDialect {
+    fn push_table(&self, sql: &mut String, name: &str) {
+        sql.push_str(PREFIX);
+        sql.push_str(name);
+    }
+
+    fn push_rows(&self, sql: &mut String, types: &mut dyn Iterator<Item = SystemType>) {
+        sql.push_str("(SELECT ?1 AS n");
+        for (at, _) in (1..).zip(types) {
+            sql.push_str(&format!(", ?{} AS c{at}", at + 1));
+        }
+        sql.push_str(") AS v");
+    }
+
+    fn column_type(&self, column_type: SystemType) -> &'static str {
+        match column_type {
+            SystemType::Integer => "INTEGER",
+            // Numbers are given to the rows of any table with an integer for its key; not again only
+            // with this.
+            SystemType::Serial => "INTEGER PRIMARY KEY AUTOINCREMENT",
+            SystemType::Boolean => "BOOLEAN",
+            SystemType::ShortText | SystemType::Text => "TEXT",
+            SystemType::ShortBlob | SystemType::Blob => "BLOB",
+        }
+    }
+}
+
+impl SqlDialect for SqliteDialect {
+    fn title(&self) -> &'static str {
+        "SQLite"
+    }
+
+    fn lexing(&self) -> SqlLexing {
+        SqlLexing {
+            has_backticks: true,
+            has_brackets: true,
+            ..SqlLexing::STANDARD
+        }
+    }
+
+    fn parameter(&self, number: usize) -> String {
+        format!("?{number}")
+    }
+
+    /// Its subqueries cannot name their columns.
+    fn value_relation(&self, query: &str) -> String {
+        format!("(WITH v (value) AS (\n{query}\n) SELECT value FROM v)")
+    }
+
+    fn byte_collation(&self) -> &'static str {
+        "BINARY"
+    }
+
+    /// What is no number would be 0: it is yielded instead, to be refused.
+    fn highest_integer(&self) -> &'static str {
+        "coalesce(min(CASE WHEN typeof(value) IN ('text', 'blob') \
+         AND CAST(CAST(value AS integer) AS text) <> trim(CAST(value AS text)) \
+         THEN CAST(value AS text) END), CAST(max(CAST(value AS integer)) AS text))"
+    }
+}
+
+#[cfg(test)]
+mod tests;
