@@ -50,7 +50,7 @@ fn script(source: &str, lexing: SqlLexing) {
         );
     }
     // What was rendered is left alone by a second look, and asks for nothing more.
-    let again = Script::parse(&script.sql, dialect, render).expect("nothing is left to replace");
+    let again = Script::parse(&script.sql, lexing, render).expect("nothing is left to replace");
     assert_eq!((&again.sql, again.parameters.len()), (&script.sql, 0));
     only_parameters_differ(source, &script);
 }
