@@ -11,7 +11,7 @@ use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{Client, Error, Statement};
 
 use super::connection::PostgresConnection;
-use super::publication::{PostgresTables, Publication, PublishedTable};
+use super::publication::{PostgresTables, Publication, ServedTable};
 use super::quote::{ident, literal};
 use crate::driver_error::statement_failed;
 use tidewater_centre::SyncContext;
@@ -250,7 +250,7 @@ impl RoleAdapter<PostgresConnection, PostgresTables> for PostgresRoles {
         connection: &'a mut PostgresConnection,
         named: &'a str,
         assumed: &'a RoleAssumption,
-        tables: &'a [PublishedTable],
+        tables: &'a [ServedTable],
     ) -> CentreResult<'a, Vec<String>> {
         Box::pin(check_role(connection, named, assumed, tables))
     }
@@ -272,7 +272,7 @@ async fn check_role(
     connection: &mut PostgresConnection,
     named: &str,
     assumed: &RoleAssumption,
-    tables: &[PublishedTable],
+    tables: &[ServedTable],
 ) -> Result<Vec<String>, CentreError> {
     let (query, is_fixed) = (&assumed.query, assumed.fixed.is_some());
     let client = connection.client();

@@ -51,6 +51,22 @@ impl SqlColumn for PgColumn {
         !self.identity_always
     }
 
+    fn cast_value(&self, value: &str) -> Option<String> {
+        // A numeric's scale decides how it is spelled; a varchar's limit must not cut
+        // a longer value down to another partition's.
+        let cast = match self.kind {
+            PostgresType::Numeric
+            | PostgresType::Time
+            | PostgresType::Timestamp
+            | PostgresType::TimestampTz => &self.type_name,
+            _ => &self.cast_name,
+        };
+        Some(match self.kind {
+            PostgresType::Other => format!("{value}::{cast}::text"),
+            _ => format!("{value}::{cast}"),
+        })
+    }
+
     fn typed_parameter(&self, parameter: &str) -> Option<String> {
         Some(format!("({parameter}::{})", self.cast_name))
     }

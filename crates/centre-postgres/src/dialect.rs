@@ -1,7 +1,8 @@
 //! How statements on the server's own tables are spelled here, and the tables.
 
+use super::state;
 use tidewater_centre::engine::sql::lexing::SqlLexing;
-use tidewater_centre::engine::sql::sql_dialect::SqlDialect;
+use tidewater_centre::engine::sql::sql_dialect::{SqlDialect, StepLock};
 use tidewater_centre::engine::sql::system_dialect::SystemDialect;
 use tidewater_centre::engine::sql::system_table::SystemType;
 
@@ -64,6 +65,17 @@ impl SqlDialect for PostgresDialect {
 
     fn parameter(&self, number: usize) -> String {
         format!("${number}")
+    }
+
+    fn state_prelude(&self) -> &'static str {
+        state::SCHEMA_DDL
+    }
+
+    fn lock_title(&self, lock: StepLock, table: &str) -> String {
+        match lock {
+            StepLock::Writers => format!("SHARE ROW EXCLUSIVE on {table}"),
+            StepLock::Everybody => format!("ACCESS EXCLUSIVE on {table}"),
+        }
     }
 
     fn byte_collation(&self) -> &'static str {

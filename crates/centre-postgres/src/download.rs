@@ -19,7 +19,7 @@ use self::read::Reader;
 use super::acting::{AssumedRole, RoleQuery};
 use super::array::Array;
 use super::connection::PostgresConnection;
-use super::publication::{Publication, PublishedTable, TableRule};
+use super::publication::{Publication, ServedTable, TableRule};
 use super::scope::{ScopeQueries, partition_arrays};
 use super::triggers::LogSpec;
 use super::watermark::snapshot;
@@ -120,7 +120,7 @@ impl<'p> DatabaseSnapshot<'p> {
         })
     }
 
-    fn table(&self, place: TablePlace) -> &'p PublishedTable {
+    fn table(&self, place: TablePlace) -> &'p ServedTable {
         &self.publications[place.subscription].tables[place.table]
     }
 

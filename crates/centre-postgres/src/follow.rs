@@ -19,7 +19,7 @@ use crate::column::PgColumn;
 use crate::driver_error::statement_failed;
 use tidewater_centre::engine::follow::{CommittedChanges, LogChanges, logs};
 use tidewater_centre::engine::publication::RowRule;
-use tidewater_centre::engine::sql::published_table::log_column;
+use tidewater_centre::engine::sql::served_table::log_column;
 use tidewater_centre::error::CentreError;
 use tidewater_centre::scope::Partitions;
 

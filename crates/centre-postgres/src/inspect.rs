@@ -12,7 +12,7 @@ use super::catalog::PostgresCatalog;
 use super::connection::PostgresConnection;
 use super::decoder::RowDecoder;
 use super::download::held_rows;
-use super::publication::{PostgresTables, Publication, PublishedTable};
+use super::publication::{PostgresTables, Publication, ServedTable};
 use super::scope::ScopeQueries;
 use super::values::PostgresType;
 use crate::caller::WHO;
@@ -25,7 +25,7 @@ use tidewater_centre::engine::inspect::{
 };
 use tidewater_centre::engine::scope::ScopePurpose;
 use tidewater_centre::engine::sql::column::SqlColumn as _;
-use tidewater_centre::engine::sql::published_table::log_column;
+use tidewater_centre::engine::sql::served_table::log_column;
 use tidewater_centre::error::CentreError;
 use tidewater_centre::scope::Scope;
 
@@ -273,7 +273,7 @@ async fn acting(
 }
 
 /// A key as parameters, each an array of one; `None` if no row can have it.
-fn key_arrays(table: &PublishedTable, key: &[Datum<'_>]) -> Option<Vec<Array>> {
+fn key_arrays(table: &ServedTable, key: &[Datum<'_>]) -> Option<Vec<Array>> {
     let columns = table.key.iter().zip(key);
     let arrays = columns.map(|(&index, value)| {
         let mut array = Array::new(table.columns[index].kind);
@@ -284,7 +284,7 @@ fn key_arrays(table: &PublishedTable, key: &[Datum<'_>]) -> Option<Vec<Array>> {
 }
 
 /// The relation `i` of that key, in parameters from this number on.
-fn asked_key(table: &PublishedTable, first: usize) -> String {
+fn asked_key(table: &ServedTable, first: usize) -> String {
     let parameters = table.key.iter().zip(first..);
     let parameters = parameters.map(|(&it, at)| Array::parameter(table.columns[it].kind, at));
     let names: Vec<String> = (0..table.key.len()).map(|at| format!("k{at}")).collect();
@@ -296,7 +296,7 @@ fn asked_key(table: &PublishedTable, first: usize) -> String {
 }
 
 /// Whether columns, which are told by the number of the key's column, are that key.
-fn is_key(table: &PublishedTable, column: impl Fn(usize, &PgColumn) -> String) -> String {
+fn is_key(table: &ServedTable, column: impl Fn(usize, &PgColumn) -> String) -> String {
     let columns = table.key.iter().enumerate().map(|(at, &index)| {
         let of = &table.columns[index];
         of.equals(&column(at, of), &format!("i.k{at}"))
@@ -305,7 +305,7 @@ fn is_key(table: &PublishedTable, column: impl Fn(usize, &PgColumn) -> String) -
 }
 
 /// The key's columns as results in binary form.
-fn outputs(table: &PublishedTable) -> String {
+fn outputs(table: &ServedTable) -> String {
     let outputs = table.key.iter();
     let outputs = outputs.map(|&it| table.columns[it].output("t."));
     outputs.collect::<Vec<_>>().join(", ")

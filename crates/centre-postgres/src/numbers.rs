@@ -1,7 +1,7 @@
 //! Numbers for the rows that remotes insert.
 
 use super::connection::PostgresConnection;
-use super::publication::PublishedTable;
+use super::publication::ServedTable;
 use super::quote::ident;
 use crate::driver_error::statement_failed;
 use tidewater_centre::engine::change_tracking::NumberBlockRequest;
@@ -23,7 +23,7 @@ pub(super) const SEQUENCE: &str =
 const NEAR: i64 = 1_000_000;
 
 /// Sets the sequence `$1` behind the rows that are ahead of it, by `$2` at most.
-fn ahead(column: &str, table: &PublishedTable) -> String {
+fn ahead(column: &str, table: &ServedTable) -> String {
     let (column, table) = (ident(column), &table.sql_name);
     format!(
         "SELECT pg_catalog.setval($1::oid::pg_catalog.regclass, h.number)
@@ -39,7 +39,7 @@ fn ahead(column: &str, table: &PublishedTable) -> String {
 pub(super) async fn take(
     connection: &mut PostgresConnection,
     asked: NumberBlockRequest<'_>,
-    table: &PublishedTable,
+    table: &ServedTable,
 ) -> Result<Vec<(i64, i64)>, CentreError> {
     let error = |error| statement_failed("taking numbers")(error);
     let client = connection.client();

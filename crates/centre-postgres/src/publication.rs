@@ -4,18 +4,18 @@ use super::catalog::PostgresCatalog;
 use super::triggers::LogSpec;
 use super::values::PostgresType;
 use crate::column::PgColumn;
-use tidewater_centre::engine::compile::{CompiledTable, WhichRule};
+use tidewater_centre::engine::compile::CompiledTable;
 use tidewater_centre::engine::publication;
-use tidewater_centre::engine::sql::published_table::{self, TableAdapter, log_column};
+use tidewater_centre::engine::sql::served_table::{self, TableAdapter};
 
 /// A publication, ready to be served.
 pub(super) type Publication = publication::Publication<PostgresTables>;
 
 /// A table of a publication.
-pub(crate) type PublishedTable = published_table::PublishedTable<PostgresTables>;
+pub(crate) type ServedTable = served_table::ServedTable<PostgresTables>;
 
 /// A rule by which rows of a table are held.
-pub(super) type TableRule = published_table::TableRule<PostgresTables>;
+pub(super) type TableRule = served_table::TableRule<PostgresTables>;
 
 /// What PostgreSQL has of its own in the tables that it serves.
 #[derive(Debug)]
@@ -55,10 +55,10 @@ impl TableAdapter for PostgresTables {
 }
 
 /// Makes a table of what is compiled.
-pub(super) fn published_table(
+pub(super) fn served_table(
     published: &CompiledTable<'_>,
     catalog: &PostgresCatalog,
-) -> PublishedTable {
+) -> ServedTable {
     let live = &catalog.tables[published.table];
     let log = |rule: usize| {
         let tracking = published.spec.tracking;
@@ -77,40 +77,12 @@ pub(super) fn published_table(
         fingerprint: String::new(),
         row_estimate: live.row_estimate,
     };
-    PublishedTable::new(published, catalog, log, details)
-}
-
-/// A query for a rule's values with its results cast to the columns' types.
-pub(super) fn scope_sql(table: &PublishedTable, inner: &str, which: WhichRule) -> String {
-    let columns = table.asked(which, None);
-    let names: Vec<String> = (0..columns.len()).map(log_column).collect();
-    let outputs = columns.iter().zip(&names);
-    let outputs = outputs.map(|(column, name)| {
-        // A numeric's scale decides how it is spelled; a varchar's limit must not cut
-        // a longer value down to another partition's.
-        let cast = match column.kind {
-            PostgresType::Numeric
-            | PostgresType::Time
-            | PostgresType::Timestamp
-            | PostgresType::TimestampTz => &column.type_name,
-            _ => &column.cast_name,
-        };
-        match column.kind {
-            PostgresType::Other => format!("v.{name}::{cast}::text"),
-            _ => format!("v.{name}::{cast}"),
-        }
-    });
-    // The query may end in a comment: the parenthesis stands on a line of its own.
-    format!(
-        "SELECT DISTINCT {} FROM (\n{inner}\n) AS v({})",
-        outputs.collect::<Vec<_>>().join(", "),
-        names.join(", ")
-    )
+    ServedTable::new(published, catalog, log, details)
 }
 
 /// The key's columns, under the names that they have in another relation, as
 /// results in binary form.
-pub(super) fn key_outputs(table: &PublishedTable, prefix: &str, names: &[String]) -> String {
+pub(super) fn key_outputs(table: &ServedTable, prefix: &str, names: &[String]) -> String {
     let outputs = table.key_columns().zip(names);
     let outputs = outputs.map(|(column, name)| match column.kind {
         PostgresType::Other => format!("{prefix}{name}::text"),

@@ -17,7 +17,7 @@ use crate::driver_error::statement_failed;
 use tidewater_centre::SyncContext;
 use tidewater_centre::engine::exact::unpack;
 use tidewater_centre::engine::scope::{ScopePurpose, ScopeQuestion, ScopeQuestions, failed};
-use tidewater_centre::engine::scope_query::{ScopeQuery, check_columns, wrong};
+use tidewater_centre::engine::scope_query::{MISSING_TABLE_HINT, ScopeQuery, check_columns, wrong};
 use tidewater_centre::error::CentreError;
 use tidewater_centre::scope::{Partitions, Scope};
 
@@ -177,7 +177,7 @@ async fn type_name(client: &Client, oid: Oid) -> Result<String, CentreError> {
 
 /// What PostgreSQL says of a query, and where.
 fn unreadable(named: &str, query: &str, error: tokio_postgres::Error) -> CentreError {
-    use tokio_postgres::error::ErrorPosition;
+    use tokio_postgres::error::{ErrorPosition, SqlState};
     let Some(refusal) = error.as_db_error() else {
         return statement_failed("checking a partition query")(error);
     };
@@ -185,7 +185,10 @@ fn unreadable(named: &str, query: &str, error: tokio_postgres::Error) -> CentreE
         Some(ErrorPosition::Original(position)) => near(query, *position as usize),
         _ => String::new(),
     };
-    let hint = "the query must run in the schema public and yield the partition columns' values";
+    let hint = match *refusal.code() == SqlState::UNDEFINED_TABLE {
+        true => MISSING_TABLE_HINT,
+        false => "the query must run in the schema public and yield the partition columns' values",
+    };
     let what = format!("is refused by PostgreSQL: {}{at}", refusal.message());
     wrong(named, &what, hint)
 }

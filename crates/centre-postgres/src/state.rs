@@ -1,9 +1,5 @@
 //! The server's state in the schema `tidewater`: its tables and their format.
 
-use tidewater_centre::engine::state::create_tables;
-
-use super::dialect::PostgresDialect;
-
 /// The schema that holds everything of ours but the triggers.
 pub(super) const SCHEMA: &str = "tidewater";
 
@@ -21,13 +17,8 @@ macro_rules! place {
 }
 pub(super) const PLACE: &str = place!();
 
-/// Makes the schema and its tables.
-pub(super) fn state() -> String {
-    let own = create_tables(&PostgresDialect);
-    format!("{SCHEMA_DDL}{own}{LOGS}")
-}
-
-const SCHEMA_DDL: &str = "
+/// Makes the schema.
+pub(super) const SCHEMA_DDL: &str = "
 CREATE SCHEMA tidewater;
 COMMENT ON SCHEMA tidewater IS 'Tidewater: state of the sync server. Removed by: tidewater undeploy';
 ";

@@ -12,7 +12,8 @@ use tidewater_protocol::Table;
 use super::acting::PostgresRoles;
 use super::catalog::PostgresCatalog;
 use super::connection::PostgresConnection;
-use super::publication::{PostgresTables, Publication, PublishedTable, published_table, scope_sql};
+use super::dialect::PostgresDialect;
+use super::publication::{PostgresTables, Publication, ServedTable, served_table};
 use super::quote::literal;
 use super::rows::script;
 use super::state::{self, ADVISORY_LOCK, PLACE};
@@ -37,12 +38,13 @@ use tidewater_centre::engine::connection::{
     DatabaseConnection as _, StatementResult, SystemStatement, each, system_row, system_sql,
 };
 use tidewater_centre::engine::deployment_step::{
-    DeploymentStep, ExistingChangeLogs, FoundLog, ScopeSources, StepLock,
+    DeploymentStep, ExistingChangeLogs, FoundLog, ScopeSources,
 };
 use tidewater_centre::engine::role_assumption::RoleAdapter;
 use tidewater_centre::engine::scope_query::ScopeQuery;
 use tidewater_centre::engine::script::Script;
 use tidewater_centre::engine::scripts::{CheckedScript, SetColumn};
+use tidewater_centre::engine::sql::sql_dialect::{SqlDialect as _, StepLock};
 use tidewater_centre::engine::state::own_tables;
 use tidewater_centre::error::CentreError;
 use tidewater_centre::records::BlockingTransaction;
@@ -68,22 +70,14 @@ impl ChangeTracking for PostgresCentre {
         PostgresCatalog::read(connection.client()).await
     }
 
-    fn table(
-        published: &CompiledTable<'_>,
-        _: &Table,
-        catalog: &PostgresCatalog,
-    ) -> PublishedTable {
-        published_table(published, catalog)
-    }
-
-    fn scope_sql(inner: &str, table: &PublishedTable, which: WhichRule) -> String {
-        scope_sql(table, inner, which)
+    fn table(published: &CompiledTable<'_>, _: &Table, catalog: &PostgresCatalog) -> ServedTable {
+        served_table(published, catalog)
     }
 
     async fn take_numbers(
         connection: &mut PostgresConnection,
         asked: NumberBlockRequest<'_>,
-        table: &PublishedTable,
+        table: &ServedTable,
     ) -> Result<Vec<(i64, i64)>, CentreError> {
         numbers::take(connection, asked, table).await
     }
@@ -93,7 +87,7 @@ impl ChangeTracking for PostgresCentre {
         (place, query, which): (&str, &ScopeQuery, WhichRule),
         _: &CompiledTable<'_>,
         _: &[TableInfo],
-        table: &PublishedTable,
+        table: &ServedTable,
     ) -> Result<(), CentreError> {
         let columns = table.asked(which, None);
         scope::check(connection.client(), place, query, columns).await
@@ -128,7 +122,7 @@ impl ChangeTracking for PostgresCentre {
         safe_time::check_safe_time(connection).await
     }
 
-    fn rows_sql(table: &PublishedTable, columns: &[SetColumn], first: usize) -> String {
+    fn rows_sql(table: &ServedTable, columns: &[SetColumn], first: usize) -> String {
         script::rows_sql(table, columns, first)
     }
 
@@ -143,10 +137,6 @@ impl ChangeTracking for PostgresCentre {
 
     fn roles() -> Option<&'static dyn RoleAdapter<PostgresConnection, PostgresTables>> {
         Some(&PostgresRoles)
-    }
-
-    fn state() -> String {
-        state::state()
     }
 
     async fn found_tables(
@@ -174,13 +164,6 @@ impl ChangeTracking for PostgresCentre {
         wanted: &[LogSpec],
     ) -> Result<ExistingChangeLogs, CentreError> {
         find_in_place(connection.client(), catalog, wanted).await
-    }
-
-    fn lock(lock: StepLock, table: &str) -> String {
-        match lock {
-            StepLock::Writers => format!("SHARE ROW EXCLUSIVE on {table}"),
-            StepLock::Everybody => format!("ACCESS EXCLUSIVE on {table}"),
-        }
     }
 
     fn make_log(log: &LogSpec, id: i64, catalog: &PostgresCatalog) -> String {
@@ -241,7 +224,11 @@ impl ChangeTracking for PostgresCentre {
             let title = &table.title;
             let description = format!("remove the triggers from {title}");
             (!drops.is_empty()).then(|| {
-                DeploymentStep::sql(description, Self::lock(StepLock::Everybody, title), drops)
+                DeploymentStep::sql(
+                    description,
+                    PostgresDialect.lock_title(StepLock::Everybody, title),
+                    drops,
+                )
             })
         });
         let mut steps: Vec<DeploymentStep> = triggers.collect();
@@ -291,7 +278,7 @@ impl ChangeTracking for PostgresCentre {
 
     async fn version<'t>(
         connection: &mut PostgresConnection,
-        tables: impl Iterator<Item = &'t PublishedTable> + Send,
+        tables: impl Iterator<Item = &'t ServedTable> + Send,
     ) -> Result<String, CentreError> {
         let oids: Vec<u32> = tables.map(|table| table.details.oid).collect();
         let version = VERSION.replace("{fingerprints}", FINGERPRINTS);
@@ -547,14 +534,14 @@ impl RegisteredLog {
                 missing.table,
                 missing.names.join(", ")
             );
-            let lock = PostgresCentre::lock(StepLock::Everybody, &missing.table);
+            let lock = PostgresDialect.lock_title(StepLock::Everybody, &missing.table);
             let sql = missing.sql + &everything(id.into());
             mends.push(DeploymentStep::sql(description, lock, sql));
         }
         let registered = self.members.as_deref();
         if let Some(change) = registered.and_then(|it| members::plan_members(spec, id, it, catalog))
         {
-            let lock = PostgresCentre::lock(StepLock::Writers, "the partitions");
+            let lock = PostgresDialect.lock_title(StepLock::Writers, "the partitions");
             mends.push(DeploymentStep::sql(change.description, lock, change.sql).unneeded());
         }
     }
@@ -637,7 +624,7 @@ fn strays(
         };
         DeploymentStep::sql(
             description,
-            PostgresCentre::lock(StepLock::Everybody, title),
+            PostgresDialect.lock_title(StepLock::Everybody, title),
             drops,
         )
         .unneeded()

@@ -9,7 +9,7 @@ use super::state::SCHEMA;
 use crate::column::PgColumn;
 use tidewater_centre::engine::change_log::ChangeLog;
 use tidewater_centre::engine::compile::CompiledRule;
-use tidewater_centre::engine::sql::published_table::log_column;
+use tidewater_centre::engine::sql::served_table::log_column;
 use tidewater_centre::publication::TrackingMode;
 
 /// What a change log has to be.

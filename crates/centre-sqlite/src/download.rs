@@ -8,7 +8,7 @@ use tidewater_protocol::{Code, ColumnType, Datum, Value, ValueRef};
 
 use super::connection::{SqliteConnection, run};
 use super::publication::{
-    Publication, PublishedTable, TableRule, is_in_partition, is_in_window, key_outputs,
+    Publication, ServedTable, TableRule, is_in_partition, is_in_window, key_outputs,
     select_changes, select_rows,
 };
 use super::served::Served;
@@ -252,7 +252,7 @@ impl<'p> FileSnapshot<'p> {
         Ok(())
     }
 
-    fn table(&self, place: TablePlace) -> &'p PublishedTable {
+    fn table(&self, place: TablePlace) -> &'p ServedTable {
         &self.publications[place.subscription].tables[place.table]
     }
 

@@ -13,13 +13,13 @@ use tidewater_protocol::Datum;
 use super::connection::SqliteConnection;
 use super::download::values as read_values;
 use super::file::{DatabaseFile, OpenFile};
-use super::publication::{PublishedTable, SqliteTables};
+use super::publication::{ServedTable, SqliteTables};
 use super::served::Served;
 use super::watermark::{LogPosition, LogPositions};
 use super::{failure, quote, state, values};
 use tidewater_centre::engine::follow::{CommittedChanges, LogChanges, logs};
 use tidewater_centre::engine::publication::RowRule;
-use tidewater_centre::engine::sql::published_table::log_column;
+use tidewater_centre::engine::sql::served_table::log_column;
 use tidewater_centre::engine::thread::ConnectionThread;
 use tidewater_centre::error::CentreError;
 use tidewater_centre::scope::Partitions;
@@ -156,7 +156,7 @@ fn read(
 /// The partitions of a log's entries behind a position.
 fn partitions(
     connection: &SqliteConnection,
-    (id, _, rule): (i64, &PublishedTable, &RowRule),
+    (id, _, rule): (i64, &ServedTable, &RowRule),
     since: i64,
 ) -> Result<Partitions> {
     let following = failure("following changes");

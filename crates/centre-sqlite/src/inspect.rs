@@ -21,7 +21,7 @@ use tidewater_centre::engine::inspect::{
     RowsDiffer,
 };
 use tidewater_centre::engine::scope::ScopePurpose;
-use tidewater_centre::engine::sql::published_table::rule_alias;
+use tidewater_centre::engine::sql::served_table::rule_alias;
 use tidewater_centre::engine::window::Window;
 use tidewater_centre::error::CentreError;
 use tidewater_centre::scope::Scope;

@@ -7,16 +7,16 @@ use super::recorded_log::RecordedLog;
 use super::{quote, state};
 use tidewater_centre::engine::compile::CompiledTable;
 use tidewater_centre::engine::publication;
-use tidewater_centre::engine::sql::published_table::{self, TableAdapter};
+use tidewater_centre::engine::sql::served_table::{self, TableAdapter};
 
 /// A publication as it is served.
 pub(super) type Publication = publication::Publication<SqliteTables>;
 
 /// A table of a [`Publication`].
-pub(crate) type PublishedTable = published_table::PublishedTable<SqliteTables>;
+pub(crate) type ServedTable = served_table::ServedTable<SqliteTables>;
 
 /// A rule by which rows of a table are held.
-pub(super) type TableRule = published_table::TableRule<SqliteTables>;
+pub(super) type TableRule = served_table::TableRule<SqliteTables>;
 
 /// What SQLite has of its own in the tables that it serves.
 #[derive(Debug)]
@@ -56,10 +56,7 @@ impl TableAdapter for SqliteTables {
 }
 
 /// Makes a table of what is compiled.
-pub(super) fn published_table(
-    published: &CompiledTable<'_>,
-    catalog: &SqliteCatalog,
-) -> PublishedTable {
+pub(super) fn served_table(published: &CompiledTable<'_>, catalog: &SqliteCatalog) -> ServedTable {
     let live = &catalog.tables[published.table];
     let log = |rule| RecordedLog::for_rule(published, rule, catalog);
     let details = TableDetails {
@@ -71,7 +68,7 @@ pub(super) fn published_table(
         },
         ..TableDetails::default()
     };
-    let mut table = PublishedTable::new(published, catalog, log, TableDetails::default());
+    let mut table = ServedTable::new(published, catalog, log, TableDetails::default());
     let by_key = |prefix: &str| {
         let terms = table.key_columns().zip(1..).map(|(column, number)| {
             let name = format!("{prefix}{}", column.sql);
@@ -109,7 +106,7 @@ pub(super) fn published_table(
 }
 
 /// `SELECT` of something of all rows that a rule can give, up to further conditions.
-pub(super) fn select_rows(table: &PublishedTable, rule: usize, what: &str) -> String {
+pub(super) fn select_rows(table: &ServedTable, rule: usize, what: &str) -> String {
     let key = table.key_columns().map(|it| format!("t.{}", it.sql));
     format!(
         "SELECT {what} FROM {} WHERE {}",
@@ -119,7 +116,7 @@ pub(super) fn select_rows(table: &PublishedTable, rule: usize, what: &str) -> St
 }
 
 /// The names of the key's columns.
-pub(super) fn key_outputs(table: &PublishedTable) -> String {
+pub(super) fn key_outputs(table: &ServedTable) -> String {
     let key = table.key_columns().map(|it| format!("t.{}", it.sql));
     key.collect::<Vec<_>>().join(", ")
 }
@@ -154,7 +151,7 @@ pub(super) fn window_column(rule: &TableRule, window: usize) -> String {
 
 /// The keys that the log of a rule has, each once, with the row that is there now or NULLs;
 /// parameters: the position, the partition.
-pub(super) fn select_changes(table: &PublishedTable, rule: &TableRule) -> String {
+pub(super) fn select_changes(table: &ServedTable, rule: &TableRule) -> String {
     let (keys, partition) = (&rule.log_columns.key, &rule.log_columns.partition);
     let partition = partition.iter().zip(2..);
     let partition = partition.map(|(column, number)| format!(" AND {column} = ?{number}"));
@@ -178,7 +175,7 @@ pub(super) fn select_changes(table: &PublishedTable, rule: &TableRule) -> String
 }
 
 /// `INSERT` of some columns.
-pub(super) fn insert(table: &PublishedTable, columns: &[usize]) -> String {
+pub(super) fn insert(table: &ServedTable, columns: &[usize]) -> String {
     let names = columns.iter().map(|&index| &*table.columns[index].sql);
     let parameters = columns
         .iter()
@@ -197,7 +194,7 @@ pub(super) fn insert(table: &PublishedTable, columns: &[usize]) -> String {
 }
 
 /// `UPDATE` of some columns; the key's parameters follow theirs.
-pub(super) fn update(table: &PublishedTable, columns: &[usize]) -> String {
+pub(super) fn update(table: &ServedTable, columns: &[usize]) -> String {
     let changed = columns.iter().map(|&index| &table.columns[index]);
     let terms = changed.chain(table.key_columns()).zip(1..);
     let terms = terms.map(|(column, number)| format!("{} = ?{number}", column.sql));

@@ -6,8 +6,8 @@ use super::{quote, state};
 use tidewater_centre::engine::catalog::{CatalogReader as _, TableInfo};
 use tidewater_centre::engine::change_log::ChangeLog;
 use tidewater_centre::engine::compile::CompiledTable;
-use tidewater_centre::engine::sql::published_table::LogColumns;
-use tidewater_centre::engine::sql::route::Route;
+use tidewater_centre::engine::sql::rule_route::RuleRoute;
+use tidewater_centre::engine::sql::served_table::LogColumns;
 
 /// A change log and what it records.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -16,7 +16,7 @@ pub(crate) struct RecordedLog {
     /// The tracked table.
     pub(super) table: String,
     /// The route to the table that decides.
-    pub(super) route: Route<SqliteColumn>,
+    pub(super) route: RuleRoute<SqliteColumn>,
     /// That one's partition columns, in SQL.
     pub(super) partition: Vec<String>,
     /// The key's columns, in SQL.
@@ -66,7 +66,7 @@ impl RecordedLog {
         let rule = &published.rules[rule];
         let table = catalog.sql_table(published.table);
         let root = catalog.sql_table(rule.root(published.table));
-        let route = Route::from_rule(published.table, rule, catalog);
+        let route = RuleRoute::from_rule(published.table, rule, catalog);
         let names = rule.columns.iter().map(|&it| root.columns[it].name.clone());
         RecordedLog {
             id: 0,

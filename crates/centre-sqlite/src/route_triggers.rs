@@ -7,7 +7,7 @@
 use super::catalog::SqliteCatalog;
 use super::quote;
 use super::recorded_log::{RecordedLog, SchemaObject, differs, those};
-use tidewater_centre::engine::sql::route::{alias_at, equal_columns};
+use tidewater_centre::engine::sql::rule_route::{alias_at, equal_columns};
 
 impl RecordedLog {
     /// The statement's rest for the entries of a row of the tracked table: `OLD` or `NEW`.

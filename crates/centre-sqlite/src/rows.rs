@@ -20,7 +20,7 @@ use self::refusal::RowError;
 use self::script::EndingScripts;
 use super::caller::{forget_caller, say_caller};
 use super::connection::SqliteConnection;
-use super::publication::{Publication, PublishedTable, SqliteTables};
+use super::publication::{Publication, ServedTable, SqliteTables};
 use super::row::{Incoming, RowFate, TableWriter, savepoint};
 use super::served::Served;
 use super::{deferred_violations, failure, scope, upstream};
@@ -420,7 +420,7 @@ impl<'c> UploadWriter for UploadRows<'c> {
 
     async fn run_set(
         &mut self,
-        _: &PublishedTable,
+        _: &ServedTable,
         statements: &[scripts::ScriptStatement],
         set: &RowSet,
     ) -> Result<ScriptOutcome> {

@@ -12,7 +12,7 @@ use super::{failure, values};
 use tidewater_centre::SyncContext;
 use tidewater_centre::engine::catalog::ColumnInfo;
 use tidewater_centre::engine::scope::{ScopePurpose, ScopeQuestion, ScopeQuestions, failed};
-use tidewater_centre::engine::scope_query::{ScopeQuery, check_columns, wrong};
+use tidewater_centre::engine::scope_query::{MISSING_TABLE_HINT, ScopeQuery, check_columns, wrong};
 use tidewater_centre::error::CentreError;
 use tidewater_centre::scope::{Partitions, Scope};
 
@@ -167,8 +167,12 @@ fn prepared<'c>(
     sql: &str,
 ) -> Result<rusqlite::Statement<'c>, CentreError> {
     let statement = connection.prepare(sql).map_err(|error| {
-        let hint = "try it in the sqlite3 shell with a value in place of {s.username}";
-        wrong(named, &format!("is refused by SQLite: {error}"), hint)
+        let message = error.to_string();
+        let hint = match message.starts_with("no such table") {
+            true => MISSING_TABLE_HINT,
+            false => "try it in the sqlite3 shell with a value in place of {s.username}",
+        };
+        wrong(named, &format!("is refused by SQLite: {message}"), hint)
     })?;
     match statement.readonly() {
         true => Ok(statement),

@@ -4,7 +4,6 @@ use super::dialect::{PREFIX, SqliteDialect};
 use super::{failure, quote};
 use rusqlite::Connection;
 use tidewater_centre::engine::sql::system_dialect::SystemDialect;
-use tidewater_centre::engine::state::create_tables;
 use tidewater_centre::error::CentreError;
 
 /// Makes the tables of the change logs.
@@ -45,13 +44,6 @@ pub(super) fn found(
         }
     }
     Ok(found)
-}
-
-/// Makes the server's tables.
-pub(super) fn create() -> String {
-    let mut ddl = create_tables(&SqliteDialect);
-    SqliteDialect.push_text(&mut ddl, LOGS);
-    ddl
 }
 
 /// The names of change logs' tables and triggers begin with this, and a number.

@@ -8,7 +8,7 @@ use tidewater_protocol::Table;
 use super::catalog::{self, SqliteCatalog};
 use super::connection::SqliteConnection;
 use super::dialect::SqliteDialect;
-use super::publication::{Publication, PublishedTable, SqliteTables, published_table};
+use super::publication::{Publication, ServedTable, SqliteTables, served_table};
 use super::recorded_log::RecordedLog;
 use super::rows::script;
 use super::served::schema_version;
@@ -25,12 +25,13 @@ use tidewater_centre::engine::connection::{
     self, StatementResult, SystemStatement, each, system_row,
 };
 use tidewater_centre::engine::deployment_step::{
-    DeploymentStep, ExistingChangeLogs, FoundLog, ScopeSources, StepLock,
+    DeploymentStep, ExistingChangeLogs, FoundLog, ScopeSources,
 };
 use tidewater_centre::engine::role_assumption::RoleAdapter;
 use tidewater_centre::engine::scope_query::ScopeQuery;
 use tidewater_centre::engine::script::Script;
 use tidewater_centre::engine::scripts::{CheckedScript, SetColumn};
+use tidewater_centre::engine::sql::sql_dialect::{SqlDialect as _, StepLock};
 use tidewater_centre::engine::sql::system_dialect::SystemDialect as _;
 use tidewater_centre::engine::state::own_tables;
 use tidewater_centre::error::CentreError;
@@ -67,18 +68,14 @@ impl ChangeTracking for SqliteCentre {
         SqliteCatalog::read(connection)
     }
 
-    fn table(published: &CompiledTable<'_>, _: &Table, catalog: &SqliteCatalog) -> PublishedTable {
-        published_table(published, catalog)
-    }
-
-    fn scope_sql(inner: &str, _: &PublishedTable, _: WhichRule) -> String {
-        inner.to_owned()
+    fn table(published: &CompiledTable<'_>, _: &Table, catalog: &SqliteCatalog) -> ServedTable {
+        served_table(published, catalog)
     }
 
     async fn take_numbers(
         connection: &mut SqliteConnection,
         asked: NumberBlockRequest<'_>,
-        table: &PublishedTable,
+        table: &ServedTable,
     ) -> Result<Vec<(i64, i64)>, CentreError> {
         numbers::take(connection, asked, &table.title).map_err(failure("taking numbers"))
     }
@@ -88,7 +85,7 @@ impl ChangeTracking for SqliteCentre {
         (place, query, which): (&str, &ScopeQuery, WhichRule),
         published: &CompiledTable<'_>,
         catalog: &[TableInfo],
-        _: &PublishedTable,
+        _: &ServedTable,
     ) -> Result<(), CentreError> {
         let rule = published.rule(which).into_iter();
         let columns = rule.flat_map(|rule| {
@@ -116,7 +113,7 @@ impl ChangeTracking for SqliteCentre {
         check_statement(connection, named, statement, 0)
     }
 
-    fn rows_sql(_: &PublishedTable, columns: &[SetColumn], first: usize) -> String {
+    fn rows_sql(_: &ServedTable, columns: &[SetColumn], first: usize) -> String {
         script::rows_sql(columns, first)
     }
 
@@ -143,10 +140,6 @@ impl ChangeTracking for SqliteCentre {
 
     fn roles() -> Option<&'static dyn RoleAdapter<SqliteConnection, SqliteTables>> {
         None
-    }
-
-    fn state() -> String {
-        state::create()
     }
 
     async fn found_tables(
@@ -184,10 +177,6 @@ impl ChangeTracking for SqliteCentre {
         found.map_err(failure("reading the list of change logs"))
     }
 
-    fn lock(_: StepLock, _: &str) -> String {
-        "writers wait until it is done".into()
-    }
-
     fn make_log(log: &RecordedLog, id: i64, catalog: &SqliteCatalog) -> String {
         let log = log.with_id(id);
         let objects = log.objects(catalog).into_iter().map(|it| it.sql + ";\n");
@@ -217,7 +206,11 @@ impl ChangeTracking for SqliteCentre {
     async fn traces(connection: &mut SqliteConnection) -> Result<Vec<DeploymentStep>, CentreError> {
         let reading = failure("looking for what is deployed");
         let step = |what: &str, sql| {
-            DeploymentStep::sql(what.to_owned(), Self::lock(StepLock::Everybody, ""), sql)
+            DeploymentStep::sql(
+                what.to_owned(),
+                SqliteDialect.lock_title(StepLock::Everybody, ""),
+                sql,
+            )
         };
         let mut steps = Vec::new();
         // Also those that are in no list, because somebody dropped the list.
@@ -246,7 +239,7 @@ impl ChangeTracking for SqliteCentre {
 
     async fn version<'t>(
         connection: &mut SqliteConnection,
-        _: impl Iterator<Item = &'t PublishedTable> + Send,
+        _: impl Iterator<Item = &'t ServedTable> + Send,
     ) -> Result<String, CentreError> {
         schema_version(connection)
     }

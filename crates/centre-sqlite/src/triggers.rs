@@ -14,7 +14,7 @@
 use super::catalog::SqliteCatalog;
 use super::recorded_log::{RecordedLog, SchemaObject, differs, those};
 use super::{quote, state};
-use tidewater_centre::engine::sql::route::alias_at;
+use tidewater_centre::engine::sql::rule_route::alias_at;
 
 impl RecordedLog {
     /// Everything that the log is made of, with the name of each: table, index, triggers.

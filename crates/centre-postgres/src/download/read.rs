@@ -15,7 +15,7 @@ use crate::array::Array;
 use crate::connection::PostgresConnection;
 use crate::decoder::{RowDecoder, recycle};
 use crate::driver_error::statement_failed;
-use crate::publication::{PublishedTable, TableRule, key_outputs};
+use crate::publication::{ServedTable, TableRule, key_outputs};
 use crate::quote::literal;
 use crate::scope::{partition_arrays, partition_types};
 use crate::values::PostgresType;
@@ -24,7 +24,7 @@ use tidewater_centre::engine::download::{KeyOrder, RuleRows, TakeKey, TakeRow, W
 use tidewater_centre::engine::exact::unpack;
 use tidewater_centre::engine::publication::RowRule;
 use tidewater_centre::engine::scripts;
-use tidewater_centre::engine::sql::published_table::WindowColumn;
+use tidewater_centre::engine::sql::served_table::WindowColumn;
 use tidewater_centre::error::CentreError;
 use tidewater_centre::scope::RuleScope;
 
@@ -48,7 +48,7 @@ type Partitions<'a> = &'a [Option<Vec<&'a [u8]>>];
 
 /// Reads a table of a publication, under a role.
 pub(super) struct Reader<'p> {
-    pub(super) table: &'p PublishedTable,
+    pub(super) table: &'p ServedTable,
     pub(super) acting: AssumedRole,
 }
 
@@ -474,7 +474,7 @@ impl Reader<'_> {
 
 /// The condition, as `WHERE`, that a row is held by a rule of a table.
 pub(in super::super) fn held_rows(
-    table: &PublishedTable,
+    table: &ServedTable,
     number: usize,
     rule: &RowRule,
     scope: &RuleScope,

@@ -27,7 +27,7 @@ use self::refusal::may_be_data_error;
 use self::sql::Incoming;
 use super::acting::{AssumedRole, RoleQuery};
 use super::connection::PostgresConnection;
-use super::publication::{PostgresTables, Publication, PublishedTable};
+use super::publication::{PostgresTables, Publication, ServedTable};
 use super::scope::ScopeQueries;
 use super::system_statement::run_all;
 use super::waits::HURRIED_MS;
@@ -152,7 +152,7 @@ impl<'c> UploadRows<'c> {
     }
 
     /// The table as it is now.
-    fn live(&self, table: &PublishedTable) -> LiveTable {
+    fn live(&self, table: &ServedTable) -> LiveTable {
         let found = self.live.iter().find(|it| it.oid == table.details.oid);
         found.copied().unwrap_or_default()
     }
@@ -436,7 +436,7 @@ impl UploadWriter for UploadRows<'_> {
 
     async fn run_set(
         &mut self,
-        table: &PublishedTable,
+        table: &ServedTable,
         statements: &[scripts::ScriptStatement],
         set: &RowSet,
     ) -> Result<ScriptOutcome> {

@@ -14,7 +14,7 @@ use crate::arguments::{EncodedArgument, of_script};
 use crate::array::Array;
 use crate::decoder::RowDecoder;
 use crate::driver_error::{centre_error, statement_failed};
-use crate::publication::PublishedTable;
+use crate::publication::ServedTable;
 use crate::quote::ident;
 use crate::script_times;
 use crate::system_statement::all_at_once;
@@ -75,7 +75,7 @@ impl UploadRows<'_> {
     /// See [`run_set`](tidewater_centre::engine::upload::upload_writer::UploadWriter::run_set).
     pub(super) async fn run_for_set(
         &mut self,
-        table: &PublishedTable,
+        table: &ServedTable,
         statements: &[scripts::ScriptStatement],
         set: &RowSet,
     ) -> Result<ScriptOutcome> {
@@ -230,7 +230,7 @@ async fn run_with(
 
 /// See [`rows_sql`](tidewater_centre::engine::change_tracking::ChangeTracking::rows_sql): an array for each
 /// column.
-pub(crate) fn rows_sql(table: &PublishedTable, columns: &[SetColumn], first: usize) -> String {
+pub(crate) fn rows_sql(table: &ServedTable, columns: &[SetColumn], first: usize) -> String {
     let arrays = columns.iter().zip(first..);
     let arrays =
         arrays.map(|(column, number)| Array::parameter(table.columns[column.index].kind, number));

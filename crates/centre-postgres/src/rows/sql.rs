@@ -9,7 +9,7 @@ use crate::array::Array;
 use crate::publication::{PostgresTables, TableRule};
 use crate::quote::ident_list;
 use tidewater_centre::engine::sql::column::SqlColumn as _;
-use tidewater_centre::engine::sql::published_table::ChildKey;
+use tidewater_centre::engine::sql::served_table::ChildKey;
 use tidewater_centre::engine::upload::incoming_rows;
 use tidewater_centre::engine::upload::upload_writer::{CyclePart, RowImage};
 

@@ -16,7 +16,7 @@ use super::{Result, UploadRows};
 use crate::array::Array;
 use crate::decoder::{RowDecoder, recycle};
 use crate::driver_error::statement_failed;
-use crate::publication::{PostgresTables, PublishedTable};
+use crate::publication::{PostgresTables, ServedTable};
 use crate::rows::execute::as_parameters;
 use tidewater_centre::engine::upload::incoming_rows::RowRef;
 use tidewater_centre::engine::upload::refusal_reason::{FailedRow, RefusalReason};
@@ -497,7 +497,7 @@ fn inserted_keys(incoming: &Incoming<'_>, result: &[ResultRow]) -> Result<HashSe
 }
 
 /// Whether a row can have this key.
-fn is_possible_key(table: &PublishedTable, key: &[Datum<'_>]) -> bool {
+fn is_possible_key(table: &ServedTable, key: &[Datum<'_>]) -> bool {
     let mut encoded = Vec::new();
     let columns = table.key.iter().map(|&index| &table.columns[index]);
     columns.zip(key).all(|(column, value)| {

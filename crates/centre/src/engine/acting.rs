@@ -8,7 +8,7 @@ use crate::engine::change_tracking::ChangeTracking;
 use crate::engine::role_assumption::{RoleAssumption, RoleSource};
 use crate::engine::scope_query::{ScopeQuery, wrong};
 use crate::engine::script::{Script, ScriptParameter};
-use crate::engine::sql::published_table::PublishedTable;
+use crate::engine::sql::served_table::ServedTable;
 use crate::error::CentreError;
 use crate::publication::{ActAs, PublicationSpec};
 
@@ -44,7 +44,7 @@ pub struct RoleFault {
 pub(super) async fn compile<T: ChangeTracking>(
     connection: &mut T::Connection,
     spec: &PublicationSpec,
-    tables: &[PublishedTable<T::Tables>],
+    tables: &[ServedTable<T::Tables>],
 ) -> Result<Option<(RoleAssumption, Vec<String>)>> {
     let Some(act_as) = &spec.act_as else {
         return Ok(None);

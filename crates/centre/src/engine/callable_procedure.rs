@@ -79,3 +79,8 @@ impl CallableProcedure {
         argument.map_or(ColumnType::Text, |it| it.column_type)
     }
 }
+
+/// What the query is called that says who may call a procedure, which has a place in the configuration.
+pub(in crate::engine) fn allow_query(place: &str) -> String {
+    format!("{place}: the allow query")
+}

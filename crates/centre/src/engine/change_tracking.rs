@@ -8,14 +8,14 @@ use crate::engine::catalog::{CatalogReader, TableInfo};
 use crate::engine::change_log::ChangeLog;
 use crate::engine::compile::{CompiledTable, WhichRule};
 use crate::engine::connection::{DatabaseConnection, StatementResult, SystemStatement};
-use crate::engine::deployment_step::{DeploymentStep, ExistingChangeLogs, ScopeSources, StepLock};
+use crate::engine::deployment_step::{DeploymentStep, ExistingChangeLogs, ScopeSources};
 use crate::engine::publication::Publication;
 use crate::engine::role_assumption::RoleAdapter;
 use crate::engine::scope_query::ScopeQuery;
 use crate::engine::script::Script;
 use crate::engine::scripts::{CheckedScript, SetColumn};
 use crate::engine::sql::lexing::SqlLexing;
-use crate::engine::sql::published_table::{PublishedTable, TableAdapter};
+use crate::engine::sql::served_table::{ServedTable, TableAdapter};
 use crate::engine::sql::sql_dialect::SqlDialect;
 use crate::error::CentreError;
 use crate::records::{BlockingTransaction, KeylessRows};
@@ -91,10 +91,7 @@ pub trait ChangeTracking: Send + Sync + 'static {
         published: &CompiledTable<'_>,
         schema: &Table,
         catalog: &Self::Catalog,
-    ) -> PublishedTable<Self::Tables>;
-
-    /// How the operator's query for the values of a rule is run.
-    fn scope_sql(inner: &str, table: &PublishedTable<Self::Tables>, rule: WhichRule) -> String;
+    ) -> ServedTable<Self::Tables>;
 
     /// Checks that the query of a rule can be run, and yields what the partition columns are. What
     /// is asked: the query, named with its place in the configuration, and the table's rule.
@@ -106,7 +103,7 @@ pub trait ChangeTracking: Send + Sync + 'static {
         asked: (&str, &ScopeQuery, WhichRule),
         published: &CompiledTable<'_>,
         catalog: &[TableInfo],
-        table: &PublishedTable<Self::Tables>,
+        table: &ServedTable<Self::Tables>,
     ) -> impl Future<Output = Result<(), CentreError>> + Send;
 
     /// What has to be done so that writes to the tables which these queries read are noted, and
@@ -124,7 +121,7 @@ pub trait ChangeTracking: Send + Sync + 'static {
     fn take_numbers(
         connection: &mut Self::Connection,
         asked: NumberBlockRequest<'_>,
-        table: &PublishedTable<Self::Tables>,
+        table: &ServedTable<Self::Tables>,
     ) -> impl Future<Output = Result<Vec<(i64, i64)>, CentreError>> + Send;
 
     /// Checks that the query for the values that a parameter may have can be run, and yields one
@@ -152,11 +149,7 @@ pub trait ChangeTracking: Send + Sync + 'static {
 
     /// How a statement spells the relation of a table's rows that has these columns, by parameters
     /// from this number on: [`Rows::run_set`](super::upload::upload_writer::UploadWriter::run_set) binds them.
-    fn rows_sql(
-        table: &PublishedTable<Self::Tables>,
-        columns: &[SetColumn],
-        first: usize,
-    ) -> String;
+    fn rows_sql(table: &ServedTable<Self::Tables>, columns: &[SetColumn], first: usize) -> String;
 
     /// The rows of these tables, as remotes call them, that have no key. Where a primary key is never
     /// NULL there are none.
@@ -195,9 +188,6 @@ pub trait ChangeTracking: Send + Sync + 'static {
     /// The roles under which remotes may act; `None` if the database has no roles.
     fn roles() -> Option<&'static dyn RoleAdapter<Self::Connection, Self::Tables>>;
 
-    /// The SQL that makes the server's own tables.
-    fn state() -> String;
-
     /// Makes the adapter's part of the server's own tables, in neutral SQL but for the types.
     const LOGS: &str;
 
@@ -224,9 +214,6 @@ pub trait ChangeTracking: Send + Sync + 'static {
         catalog: &Self::Catalog,
         wanted: &[Self::Log],
     ) -> impl Future<Output = Result<ExistingChangeLogs, CentreError>> + Send;
-
-    /// The lock that a step on a table takes, for people.
-    fn lock(lock: StepLock, table: &str) -> String;
 
     /// The SQL that makes a change log with its triggers, under a number that none had before.
     fn make_log(log: &Self::Log, id: i64, catalog: &Self::Catalog) -> String;
@@ -278,7 +265,7 @@ pub trait ChangeTracking: Send + Sync + 'static {
     /// See [`crate::publication::DeployedPublications::version`]; cheap enough to be asked twice a second.
     fn version<'t>(
         connection: &mut Self::Connection,
-        tables: impl Iterator<Item = &'t PublishedTable<Self::Tables>> + Send,
+        tables: impl Iterator<Item = &'t ServedTable<Self::Tables>> + Send,
     ) -> impl Future<Output = Result<String, CentreError>> + Send;
 
     /// What has to be asked to tell whether change logs go back to a position, for

@@ -9,7 +9,7 @@ use super::follow::CommittedChanges;
 use super::inspect::DatabaseInspection;
 use crate::download::{Downloaded, RunningDownloads};
 use crate::engine::served_publications::ServedPublications;
-use crate::engine::sql::published_table::TableAdapter;
+use crate::engine::sql::served_table::TableAdapter;
 use crate::engine::write_task::{WriteOutcome, WriteTask};
 use crate::error::{CentreError, CentreResult};
 use crate::procedure::{CallInterrupt, CallOutcome, ProcedureCall};

@@ -15,16 +15,17 @@ use super::connection::DatabaseConnection;
 use super::publication::Publication;
 use super::recorded::{DeploymentRecord, Random, past_schemas};
 use super::sql::system::meta;
-use super::state::check;
+use super::state::{check, create_tables};
 use crate::deploy_report::{DeployReport, DeployStep};
 use crate::engine::change_log::ChangeLog;
 use crate::engine::change_tracking::{ChangeTracking, RightsPurpose, RoleRights};
-use crate::engine::deployment_step::{DeploymentStep, ExistingChangeLogs, StepLock};
+use crate::engine::deployment_step::{DeploymentStep, ExistingChangeLogs};
 use crate::engine::evolution::{DeploymentMode, PastSchemas};
 use crate::engine::publication_compiler::compile_all;
 use crate::engine::scope_query::ScopeQuery;
 use crate::engine::served_publications::ServedPublications;
-use crate::engine::sql::published_table::PublishedTable;
+use crate::engine::sql::served_table::ServedTable;
+use crate::engine::sql::sql_dialect::StepLock;
 use crate::error::CentreError;
 use crate::publication::{
     self, PublicationSpec, ScriptSpec, TableSpec, circle_warnings, self_service_warnings,
@@ -344,7 +345,7 @@ impl<T: ChangeTracking> DeploymentPlan<T> {
         };
         if is_first {
             let description = "create the server's own tables".to_owned();
-            let state = DeploymentStep::sql(description, String::new(), T::state());
+            let state = DeploymentStep::sql(description, String::new(), create_tables::<T>());
             plan.steps.push(state);
         } else {
             plan.recorded = DeploymentRecord::read(connection).await?;
@@ -370,7 +371,7 @@ impl<T: ChangeTracking> DeploymentPlan<T> {
                 .iter()
                 .position(|it| it.identity() == found.identity);
             let log = place.map(|place| missing.remove(place));
-            let lock = T::lock(StepLock::Everybody, &found.table);
+            let lock = T::dialect().lock_title(StepLock::Everybody, &found.table);
             let (table, mut sql) = (&found.table, found.removal);
             if log.is_none() || !found.is_whole {
                 self.removed.push(found.table.clone());
@@ -404,7 +405,7 @@ impl<T: ChangeTracking> DeploymentPlan<T> {
             };
             self.steps.push(DeploymentStep::sql(
                 format!("create the change log and the triggers of {table} ({by})"),
-                T::lock(StepLock::Writers, table),
+                T::dialect().lock_title(StepLock::Writers, table),
                 T::make_log(log, next, &self.catalog),
             ));
             self.made.push(log.clone());
@@ -572,7 +573,7 @@ fn unasked_resolver<'s>(spec: &'s PublicationSpec, table: &TableSpec) -> Option<
 fn wanted<T: ChangeTracking>(publications: &[Publication<T::Tables>]) -> Vec<T::Log> {
     let mut wanted: Vec<T::Log> = Vec::new();
     let tables = publications.iter().flat_map(|it| &it.tables);
-    for log in tables.flat_map(PublishedTable::logs) {
+    for log in tables.flat_map(ServedTable::logs) {
         let mut same = wanted.iter_mut();
         match same.find(|it| it.identity() == log.identity()) {
             Some(same) => same.join(log),

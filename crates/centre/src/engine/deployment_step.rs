@@ -41,15 +41,6 @@ impl DeploymentStep {
     }
 }
 
-/// What a step on a table needs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum StepLock {
-    /// That nobody writes.
-    Writers,
-    /// That nobody reads or writes.
-    Everybody,
-}
-
 /// The tables that partition queries read.
 #[derive(Debug, Default)]
 pub struct ScopeSources {

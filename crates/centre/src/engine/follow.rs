@@ -10,7 +10,7 @@ use super::scope::ScopePurpose;
 use super::sql::system::scope_pieces;
 use crate::context::SyncContext;
 use crate::engine::served_publications::ServedPublications;
-use crate::engine::sql::published_table::{PublishedTable, TableAdapter};
+use crate::engine::sql::served_table::{ServedTable, TableAdapter};
 use crate::error::CentreError;
 use crate::follow::{FollowPosition, FollowedCommits, HoldingRequest, Interest, RemoteHolding};
 use crate::scope::{Checkpoint, Digest, HeldPartitions, PartitionList, Partitions, Scope};
@@ -42,7 +42,7 @@ pub enum LogChanges {
 /// place among the table's.
 pub fn logs<T: TableAdapter>(
     served: &ServedPublications<T>,
-) -> Vec<(i64, &RowRule, &PublishedTable<T>, usize)> {
+) -> Vec<(i64, &RowRule, &ServedTable<T>, usize)> {
     let mut seen = BTreeSet::new();
     let mut logs = of_rules(served);
     logs.retain(|(log, ..)| seen.insert(*log));
@@ -52,7 +52,7 @@ pub fn logs<T: TableAdapter>(
 /// The rules of what is served whose changes remotes get, with their change logs.
 fn of_rules<T: TableAdapter>(
     served: &ServedPublications<T>,
-) -> Vec<(i64, &RowRule, &PublishedTable<T>, usize)> {
+) -> Vec<(i64, &RowRule, &ServedTable<T>, usize)> {
     let mut found = Vec::new();
     for publication in &served.publications {
         for (index, table) in publication.tables.iter().enumerate() {

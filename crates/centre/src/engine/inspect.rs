@@ -6,7 +6,7 @@ use super::publication::Publication;
 use super::scope::ScopePurpose;
 use crate::context::SyncContext;
 use crate::engine::change_tracking::ChangeTracking;
-use crate::engine::sql::published_table::TableAdapter;
+use crate::engine::sql::served_table::TableAdapter;
 use crate::error::CentreError;
 use crate::scope::{RuleScope, Scope};
 

@@ -10,7 +10,7 @@ use super::connection::{DatabaseConnection, StatementResult, SystemStatement};
 use super::sql::system::number_blocks;
 use crate::engine::change_tracking::{ChangeTracking, NumberBlockRequest};
 use crate::engine::served_publications::ServedPublications;
-use crate::engine::sql::published_table::PublishedTable;
+use crate::engine::sql::served_table::ServedTable;
 use crate::error::CentreError;
 use crate::records::{BlockRecord, NumbersRequest, NumbersStatus};
 
@@ -87,7 +87,7 @@ pub(super) async fn hand_out<T: ChangeTracking>(
 async fn hand_out_of<T: ChangeTracking>(
     connection: &mut T::Connection,
     wanted: &NumbersRequest,
-    of_centre: &PublishedTable<T::Tables>,
+    of_centre: &ServedTable<T::Tables>,
     (column, count): (&str, u32),
 ) -> Result<Vec<(i64, i64)>, CentreError> {
     let name = &*of_centre.title;

@@ -17,7 +17,7 @@ use super::scripts::{chosen, version};
 use super::upload::row_json;
 use crate::context::SyncContext;
 use crate::engine::publication_compiler::compile_all;
-use crate::engine::sql::published_table::TableAdapter;
+use crate::engine::sql::served_table::TableAdapter;
 use crate::error::CentreError;
 use crate::preview::{Preview, PreviewRequest, PreviewedRemote, PreviewedTable, SchemaChange};
 use crate::publication::PublicationSpec;

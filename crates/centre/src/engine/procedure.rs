@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::call::check;
 use super::script::{Script, ScriptParameter, ScriptPurpose, first_word, statements};
-use crate::engine::callable_procedure::CallableProcedure;
+use crate::engine::callable_procedure::{CallableProcedure, allow_query};
 use crate::engine::change_tracking::ChangeTracking;
 use crate::engine::scope_query::wrong;
 use crate::error::CentreError;
@@ -89,11 +89,6 @@ fn read<T: ChangeTracking>(spec: &ProcedureSpec, place: &str) -> Result<Callable
         unused(&procedure, place)?;
     }
     Ok(procedure)
-}
-
-/// What the query is called that says who may call.
-pub(super) fn allow_query(place: &str) -> String {
-    format!("{place}: the allow query")
 }
 
 /// The statements of a text.

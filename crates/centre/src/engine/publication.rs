@@ -11,7 +11,7 @@ use super::scripts::Versions;
 use super::window::Window;
 use crate::engine::role_assumption::RoleAssumption;
 use crate::engine::scope_query::{Permit, ScopeQuery};
-use crate::engine::sql::published_table::{PublishedTable, TableAdapter};
+use crate::engine::sql::served_table::{ServedTable, TableAdapter};
 use crate::publication::{HandledSpec, OnReject, ReplayPolicy, UploadOrder};
 
 /// A publication, ready to be served.
@@ -54,7 +54,7 @@ pub struct Publication<T: TableAdapter> {
     /// The queries for the rank of a user, by table, where conflicts go by it.
     pub ranks: Vec<Option<ScopeQuery>>,
     /// Its tables, as statements need them.
-    pub tables: Vec<PublishedTable<T>>,
+    pub tables: Vec<ServedTable<T>>,
     /// What its operator may not have thought of.
     pub warnings: Vec<String>,
 }

@@ -15,7 +15,8 @@ use crate::engine::publication::{Publication, RowRule, Writes};
 use crate::engine::scope_query::{Permit, ScopeQuery, wrong};
 use crate::engine::script::{Script, ScriptParameter};
 use crate::engine::scripts;
-use crate::engine::sql::published_table::PublishedTable;
+use crate::engine::sql::column::SqlColumn;
+use crate::engine::sql::served_table::{ServedTable, log_column};
 use crate::engine::window::Window;
 use crate::error::CentreError;
 use crate::nearest::nearest;
@@ -264,7 +265,7 @@ impl RowRule {
         published: &CompiledTable<'_>,
         (which, compiled): (WhichRule, &CompiledRule),
         infos: &[TableInfo],
-        served: &PublishedTable<T::Tables>,
+        served: &ServedTable<T::Tables>,
     ) -> Result<RowRule> {
         let query = compiled.values.as_ref();
         let query = query.map(|values| query_of::<T>(&published.place, values, which, served));
@@ -339,7 +340,7 @@ fn query_of<T: ChangeTracking>(
     place: &str,
     values: &str,
     which: WhichRule,
-    served: &PublishedTable<T::Tables>,
+    served: &ServedTable<T::Tables>,
 ) -> Result<ScopeQuery> {
     let script = Script::parse(values, T::lexing(), T::parameter);
     let script = script.map_err(|error| {
@@ -351,8 +352,26 @@ fn query_of<T: ChangeTracking>(
     })?;
     let inner = script.sql.trim().trim_end_matches(';').to_owned();
     Ok(ScopeQuery {
-        sql: T::scope_sql(&inner, served, which),
+        sql: cast_values(&inner, served.asked(which, None)),
         inner,
         parameters: script.parameters,
     })
+}
+
+/// A query for the values of columns, with its results made values of their types.
+fn cast_values<C: SqlColumn>(query: &str, columns: &[C]) -> String {
+    let names: Vec<String> = (0..columns.len()).map(log_column).collect();
+    let casts = columns.iter().zip(&names);
+    let casts: Option<Vec<String>> = casts
+        .map(|(column, name)| column.cast_value(&format!("v.{name}")))
+        .collect();
+    match casts {
+        // The query may end in a comment: the parenthesis stands on a line of its own.
+        Some(casts) if !casts.is_empty() => format!(
+            "SELECT DISTINCT {} FROM (\n{query}\n) AS v({})",
+            casts.join(", "),
+            names.join(", ")
+        ),
+        _ => query.to_owned(),
+    }
 }

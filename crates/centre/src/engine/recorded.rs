@@ -14,7 +14,7 @@ use super::sql::system::{
 };
 use crate::engine::deployment_step::DeploymentStep;
 use crate::engine::evolution::{DeploymentReview, KnownRemote, PastSchemas, PublicationChange};
-use crate::engine::sql::published_table::TableAdapter;
+use crate::engine::sql::served_table::TableAdapter;
 use crate::error::CentreError;
 use crate::publication::PublicationSpec;
 

@@ -2,7 +2,7 @@
 //! database with roles has to be able to do for that.
 
 use crate::engine::scope_query::ScopeQuery;
-use crate::engine::sql::published_table::{PublishedTable, TableAdapter};
+use crate::engine::sql::served_table::{ServedTable, TableAdapter};
 use crate::error::CentreResult;
 
 /// Under which role remotes act.
@@ -39,6 +39,6 @@ pub trait RoleAdapter<C, T: TableAdapter>: Sync {
         connection: &'a mut C,
         named: &'a str,
         assumed: &'a RoleAssumption,
-        tables: &'a [PublishedTable<T>],
+        tables: &'a [ServedTable<T>],
     ) -> CentreResult<'a, Vec<String>>;
 }

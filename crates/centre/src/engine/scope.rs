@@ -16,7 +16,7 @@ use super::sql::system::subscriptions;
 use super::window::{self, Window};
 use crate::context::{DEFAULT, GivenPartitions, SyncContext, VERSION};
 use crate::engine::scope_query::ScopeQuery;
-use crate::engine::sql::published_table::TableAdapter;
+use crate::engine::sql::served_table::TableAdapter;
 use crate::engine::upload::row_json;
 use crate::error::CentreError;
 use crate::scope::{Partitions, RuleScope, Scope};

@@ -25,6 +25,10 @@ pub struct Permit {
     pub query: ScopeQuery,
 }
 
+/// What to do about a query that reads a table which is not there.
+pub const MISSING_TABLE_HINT: &str = "make the table first; if tidewater init printed statements for \
+     it, run these: they stand as comments in the configuration, too";
+
 /// What is wrong with a query, which is named with its place in the configuration.
 pub fn wrong(query: &str, what: &str, hint: impl Into<String>) -> CentreError {
     CentreError::Configuration {

@@ -9,7 +9,7 @@ use std::fmt;
 use tidewater_protocol::message::SubscriptionParameter as OfRemote;
 
 use super::scripts::parameters as script_parameters;
-use super::sql::lexing::{SqlLexing, name_length};
+use super::sql::lexing::{SqlLexing, UnterminatedText, name_length};
 
 /// SQL with positional parameters.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -89,6 +89,12 @@ pub enum ScriptError {
     /// A brace, quote or comment has no end.
     #[error("{0:?} at byte {1} has no end")]
     Unterminated(char, usize),
+}
+
+impl From<UnterminatedText> for ScriptError {
+    fn from(text: UnterminatedText) -> ScriptError {
+        ScriptError::Unterminated(text.opener, text.at)
+    }
 }
 
 impl ScriptError {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use tidewater_protocol::Code;
 
 use crate::engine::publication::Publication;
-use crate::engine::sql::published_table::{PublishedTable, TableAdapter};
+use crate::engine::sql::served_table::{ServedTable, TableAdapter};
 use crate::error::CentreError;
 use crate::publication::{DeployedPublications, ReplayPolicy};
 
@@ -34,7 +34,7 @@ impl<T: TableAdapter> Default for ServedPublications<T> {
 
 impl<T: TableAdapter> ServedPublications<T> {
     /// All tables of all publications.
-    pub fn tables(&self) -> impl Iterator<Item = &PublishedTable<T>> {
+    pub fn tables(&self) -> impl Iterator<Item = &ServedTable<T>> {
         self.publications.iter().flat_map(|it| &it.tables)
     }
 

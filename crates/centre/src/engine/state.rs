@@ -2,7 +2,6 @@
 
 use super::connection::DatabaseConnection;
 use super::sql::system::meta;
-use super::sql::system_dialect::SystemDialect;
 use super::sql::tables;
 use crate::engine::change_tracking::ChangeTracking;
 use crate::error::CentreError;
@@ -10,12 +9,14 @@ use crate::error::CentreError;
 /// The format version that this code reads and writes.
 const FORMAT_VERSION: i64 = 1;
 
-/// The DDL of the server's own tables but for the adapter's.
-pub fn create_tables(dialect: &dyn SystemDialect) -> String {
-    let tables = tables::ALL.iter().map(|it| dialect.create_table(it));
-    let mut ddl: String = tables.collect();
+/// The DDL of the server's own tables.
+pub fn create_tables<T: ChangeTracking>() -> String {
+    let dialect = T::dialect();
+    let mut ddl = dialect.state_prelude().to_owned();
+    ddl.extend(tables::ALL.iter().map(|it| dialect.create_table(it)));
     ddl.push_str(&dialect.spell(meta::insert().sql));
     ddl.push_str(";\n");
+    dialect.push_text(&mut ddl, T::LOGS);
     ddl
 }
 

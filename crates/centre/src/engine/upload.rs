@@ -110,7 +110,7 @@ use super::sql::system::given_back;
 use super::sql::system::refusals::{self, RefusedAttempt};
 use super::sql::system::subscriptions::{self, StoredUploadResult, SubscriptionKey, UploadNumber};
 use crate::engine::membership::Membership;
-use crate::engine::sql::published_table::TableAdapter;
+use crate::engine::sql::served_table::TableAdapter;
 use crate::error::CentreError;
 use crate::records::ConflictOutcome;
 use crate::scope::{Checkpoint, Scope};

@@ -87,10 +87,34 @@ pub(super) fn number_rows(connection: &Connection, table: &Table) -> Result<(), 
                 (SELECT id FROM tidewater_identity_block WHERE table_name = ?1 AND next <= last \
                 ORDER BY next LIMIT 1)";
     let doing = "numbering rows";
+    pass_over_taken(connection, table).doing(doing)?;
     while connection.execute(&number, []).doing(doing)? > 0 {
         connection.execute(used, [&table.name]).doing(doing)?;
+        pass_over_taken(connection, table).doing(doing)?;
     }
     Ok(())
+}
+
+/// Passes over the next numbers as long as rows have them: somebody has chosen these in the centre.
+pub(super) fn pass_over_taken(connection: &Connection, table: &Table) -> rusqlite::Result<()> {
+    match column(table) {
+        Some(column) => connection.execute(&pass_over(table, &column), []).map(drop),
+        None => Ok(()),
+    }
+}
+
+/// The statement that moves each block behind the rows that have its next numbers. It is part of a
+/// trigger, where SQLite takes no WITH.
+fn pass_over(table: &Table, column: &str) -> String {
+    let name = quote::name(&table.name);
+    format!(
+        "UPDATE tidewater_identity_block SET next = (SELECT t.{column} + 1 FROM {name} t \
+         WHERE t.{column} >= tidewater_identity_block.next AND NOT EXISTS \
+         (SELECT 1 FROM {name} n WHERE n.{column} = t.{column} + 1) ORDER BY t.{column} LIMIT 1) \
+         WHERE table_name = {} AND next <= last AND EXISTS \
+         (SELECT 1 FROM {name} t WHERE t.{column} = tidewater_identity_block.next)",
+        quote::text(&table.name)
+    )
 }
 
 /// The column that has numbers, in SQL.
@@ -115,8 +139,9 @@ pub(super) fn give(table: &Table, column: &str) -> String {
         table.name, column
     );
     format!(
-        "  SELECT RAISE(ABORT, {}) WHERE NOT EXISTS (SELECT 1 FROM {next});\n  \
+        "  {};\n  SELECT RAISE(ABORT, {}) WHERE NOT EXISTS (SELECT 1 FROM {next});\n  \
          UPDATE {} SET {column} = (SELECT next FROM {next}) WHERE {rowid} = NEW.{rowid};\n",
+        pass_over(table, column),
         quote::text(&told),
         quote::name(&table.name),
         next = next(table),

@@ -140,6 +140,19 @@ fn numbers_made_offline<B: Backend>(schema: &str) {
     bob.sync();
     ada.sync();
     assert_converged(&world, &[&ada, &bob]);
+    // So are numbers that somebody has chosen in the centre.
+    let next = bob.value("SELECT min(next) FROM tidewater_identity_block WHERE next <= last");
+    let next: i64 = next.parse().unwrap();
+    world.execute(&format!(
+        "INSERT INTO invoice (invoice_id, total) VALUES ({next}, 14), ({next} + 1, 15)"
+    ));
+    bob.sync();
+    bob.edit("INSERT INTO invoice (total) VALUES (16)");
+    let number = bob.value("SELECT invoice_id FROM invoice WHERE total = 16");
+    assert_eq!(number, (next + 2).to_string());
+    sync_cleanly(&mut bob);
+    ada.sync();
+    assert_converged(&world, &[&ada, &bob]);
 }
 
 #[test]

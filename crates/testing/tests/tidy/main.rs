@@ -29,7 +29,7 @@ const SQL_OF_THE_ENGINE: &[(&str, usize)] = &[
     // A hint for people.
     ("compile::rules", 1),
     // The operator's queries for scopes, and the highest value of a window.
-    ("publication_compiler", 4),
+    ("publication_compiler", 3),
     // A hint for people.
     ("resolve::rules", 1),
     // The text that begins the DDL of an adapter's own tables.

@@ -1,8 +1,7 @@
 //! Whether the statements of a procedure yield what it returns.
 
-use crate::engine::callable_procedure::{CallableProcedure, StatementCheck};
+use crate::engine::callable_procedure::{CallableProcedure, StatementCheck, allow_query};
 use crate::engine::change_tracking::ChangeTracking;
-use crate::engine::procedure::allow_query;
 use crate::engine::scope_query::wrong;
 use crate::error::CentreError;
 use crate::procedure::Returns;

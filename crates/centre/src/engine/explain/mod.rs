@@ -27,7 +27,7 @@ use super::sql::system::{remotes, subscriptions, users};
 use super::upload::row_json;
 use crate::context::SyncContext;
 use crate::engine::membership::Membership;
-use crate::engine::sql::published_table::TableAdapter;
+use crate::engine::sql::served_table::TableAdapter;
 use crate::error::CentreError;
 use crate::explain::{
     CandidateUpload, ExplainQuestion, ExplainedEntry, ExplainedPublication, ExplainedRemote,

@@ -22,7 +22,7 @@ use crate::engine::script::{
     ROWS, Script, ScriptError, ScriptParameter, ScriptPurpose, first_word, statements,
 };
 use crate::engine::sql::column::SqlColumn as _;
-use crate::engine::sql::published_table::PublishedTable;
+use crate::engine::sql::served_table::ServedTable;
 use crate::error::{CentreError, ScriptFault};
 use crate::nearest::nearest;
 use crate::publication::{PublicationSpec, ScriptSpec};
@@ -54,7 +54,7 @@ pub async fn compile<T: ChangeTracking>(
     connection: &mut T::Connection,
     spec: &PublicationSpec,
     schema: &PublicationSchema,
-    tables: &[PublishedTable<T::Tables>],
+    tables: &[ServedTable<T::Tables>],
 ) -> Result<(Versions, Vec<String>)> {
     let mut versions: BTreeMap<String, Scripts> = BTreeMap::new();
     let (mut faults, mut warnings) = (Vec::new(), Vec::new());
@@ -201,7 +201,7 @@ fn line(script: &str, part: &str) -> usize {
 /// Reads the scripts of a version.
 struct ScriptReader<'r, T: ChangeTracking> {
     schema: &'r PublicationSchema,
-    tables: &'r [PublishedTable<T::Tables>],
+    tables: &'r [ServedTable<T::Tables>],
     trial: &'r mut TrialTables,
     warnings: &'r mut Vec<String>,
 }
@@ -552,7 +552,7 @@ fn typed<T: ChangeTracking>(
     text: &str,
     script: &Script,
     table: &Table,
-    served: &PublishedTable<T::Tables>,
+    served: &ServedTable<T::Tables>,
 ) -> Option<Script> {
     let spelled = |number: usize| {
         let parameter = number

@@ -23,6 +23,12 @@ pub trait SqlColumn: Clone + fmt::Debug + Send + Sync + 'static {
         true
     }
 
+    /// A value of a query of an operator, made one of its type; `None` where the database does not
+    /// need that.
+    fn cast_value(&self, _value: &str) -> Option<String> {
+        None
+    }
+
     /// How a parameter is written as a value of its type, where the database may not find the type
     /// of a parameter by itself.
     fn typed_parameter(&self, _parameter: &str) -> Option<String> {

@@ -1,6 +1,13 @@
 //! Quotes and comments of SQL, as far as the statements of operators are read by the engine.
 
-use crate::engine::script::ScriptError;
+/// A quote or comment has no end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct UnterminatedText {
+    /// What it begins with.
+    pub opener: char,
+    /// Where that stands, in bytes.
+    pub at: usize,
+}
 
 /// Which quotes and comments a database's SQL has beside those of every SQL: `'text'`, `"name"`,
 /// `-- comment` and `/* comment */`.
@@ -43,7 +50,7 @@ impl SqlLexing {
         self,
         rest: &str,
         at: usize,
-    ) -> Result<Option<usize>, ScriptError> {
+    ) -> Result<Option<usize>, UnterminatedText> {
         let length = match rest.as_bytes() {
             [quote @ (b'\'' | b'"'), ..] => quoted_length(rest, *quote, false),
             [b'`', ..] if self.has_backticks => quoted_length(rest, b'`', false),
@@ -67,7 +74,9 @@ impl SqlLexing {
             },
         };
         let first = rest.chars().next().unwrap_or_default();
-        length.map(Some).ok_or(ScriptError::Unterminated(first, at))
+        length
+            .map(Some)
+            .ok_or(UnterminatedText { opener: first, at })
     }
 
     fn line_length(self, rest: &str) -> usize {

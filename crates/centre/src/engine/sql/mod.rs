@@ -3,17 +3,20 @@
 //! [`tables`] has the server's own tables as data, [`system`] the statements on them, by the table.
 //! Both are neutral: a [`system_dialect::SystemDialect`] spells them for its database.
 //! Running them is the business of [`super::connection`], and reading their results that of whoever
-//! runs them. The SQL of the application's tables is the adapter's.
+//! runs them.
+//!
+//! Of the application's tables [`served_table`] has what statements need: columns as their database
+//! spells them ([`column`]), joins along routes ([`rule_route`]). What else databases do in their own
+//! way, a [`sql_dialect::SqlDialect`] says. The statements themselves are the adapter's.
 
 pub mod column;
 pub mod lexing;
-pub mod published_table;
-pub mod route;
+pub mod rule_route;
+pub mod served_table;
 pub mod sql_dialect;
 pub mod statement_shape;
 pub mod system;
 pub mod system_dialect;
-
 pub mod system_table;
 pub mod tables;
 

@@ -3,6 +3,15 @@
 use super::lexing::SqlLexing;
 use super::system_dialect::SystemDialect;
 
+/// What a step on a table needs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StepLock {
+    /// That nobody writes.
+    Writers,
+    /// That nobody reads or writes.
+    Everybody,
+}
+
 /// How a database spells what the engine writes, and what it can do.
 pub trait SqlDialect: SystemDialect {
     /// What people call the database.
@@ -31,6 +40,16 @@ pub trait SqlDialect: SystemDialect {
     /// one of them is none.
     fn highest_integer(&self) -> &'static str {
         "CAST(max(CAST(value AS bigint)) AS text)"
+    }
+
+    /// What has to be made before the server's own tables, as statements.
+    fn state_prelude(&self) -> &'static str {
+        ""
+    }
+
+    /// The lock that a step of deploying takes on a table, for people.
+    fn lock_title(&self, _lock: StepLock, _table: &str) -> String {
+        "writers wait until it is done".into()
     }
 
     /// Whether it takes several statements for one call.

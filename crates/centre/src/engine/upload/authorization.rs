@@ -21,7 +21,7 @@ use super::upload_writer::{RowImage, UploadWriter};
 use super::{Admission, computed_values};
 use crate::engine::membership::{Barrier, Membership};
 use crate::engine::publication::{Publication, RowRule};
-use crate::engine::sql::published_table::TableAdapter;
+use crate::engine::sql::served_table::TableAdapter;
 use crate::engine::upload::incoming_rows::ROWS_AT_ONCE;
 use crate::engine::upload::row_keys::{Barred, RowKey, RowKeys, pack_key};
 use crate::engine::upload::scope_admission::admission;

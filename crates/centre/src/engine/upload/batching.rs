@@ -23,7 +23,7 @@ use crate::engine::membership::Membership;
 use crate::engine::publication::{Publication, RowRule};
 use crate::engine::resolve::Winner;
 use crate::engine::scripts::chosen;
-use crate::engine::sql::published_table::{OnDelete, TableAdapter};
+use crate::engine::sql::served_table::{OnDelete, TableAdapter};
 use crate::engine::sql::system::{refusals, subscriptions};
 use crate::engine::upload::incoming_rows::ROWS_AT_ONCE;
 use crate::engine::upload::ready_rows::{ReadyRows, find_changed, obstacle};

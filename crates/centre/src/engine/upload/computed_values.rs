@@ -12,7 +12,7 @@ use super::upload_writer::{RowImage, UploadWriter};
 use crate::engine::exact::pack_row;
 use crate::engine::publication::Publication;
 use crate::engine::scripts::ScriptEnvironment;
-use crate::engine::sql::published_table::TableAdapter;
+use crate::engine::sql::served_table::TableAdapter;
 use crate::engine::upload::row_keys::pack_key;
 use crate::error::CentreError;
 

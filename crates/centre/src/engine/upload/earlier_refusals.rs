@@ -18,7 +18,7 @@ use super::incoming_rows::{IncomingTable, UploadedImages};
 use super::{UploadRecords, row_json, text};
 use crate::engine::connection::DatabaseConnection;
 use crate::engine::refusals;
-use crate::engine::sql::published_table::TableAdapter;
+use crate::engine::sql::served_table::TableAdapter;
 use crate::engine::sql::system::refusals as sql;
 use crate::engine::upload::row_keys::UploadedTable;
 use crate::error::CentreError;

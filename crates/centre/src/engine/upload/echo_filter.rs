@@ -6,7 +6,7 @@ use tidewater_protocol::{ColumnType, Op, RowShape, UnpackedRow};
 
 use super::incoming_rows::{IncomingTable, RowRef};
 use crate::engine::exact::{pack_exact, pack_row, types_of};
-use crate::engine::sql::published_table::TableAdapter;
+use crate::engine::sql::served_table::TableAdapter;
 use crate::error::CentreError;
 use crate::upload::{ResultTable, UploadResult, each_packed, gives_another_key};
 

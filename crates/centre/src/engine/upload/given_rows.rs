@@ -14,7 +14,7 @@ use super::upload_writer::{RowImage, ScriptOutcome, UploadWriter};
 use crate::engine::exact::{canonical, pack_row, unpack};
 use crate::engine::publication::Publication;
 use crate::engine::scripts::{ScriptEnvironment, ScriptStatement};
-use crate::engine::sql::published_table::TableAdapter;
+use crate::engine::sql::served_table::TableAdapter;
 use crate::engine::upload::incoming_rows::ROWS_AT_ONCE;
 use crate::engine::upload::row_keys::pack_key;
 use crate::error::CentreError;

@@ -12,7 +12,7 @@ use tidewater_protocol::{Code, Datum, Op, RowsWriter, pack};
 use super::column_map::ColumnMap;
 use crate::engine::exact::canonical;
 use crate::engine::publication::Publication;
-use crate::engine::sql::published_table::TableAdapter;
+use crate::engine::sql::served_table::TableAdapter;
 use crate::engine::upload::refusal_reason::{RefusalReason, RowDecision};
 use crate::engine::upload::row_keys::{RowKey, RowKeys, pack_key};
 use crate::error::CentreError;

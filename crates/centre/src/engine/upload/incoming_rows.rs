@@ -8,7 +8,7 @@ use tidewater_protocol::{Datum, Op, RowsReader, UnpackedRow};
 
 use crate::engine::publication::Publication;
 use crate::engine::sql::column::SqlColumn as _;
-use crate::engine::sql::published_table::{PublishedTable, TableAdapter};
+use crate::engine::sql::served_table::{ServedTable, TableAdapter};
 use crate::engine::upload::column_map::{AnnouncedColumns, ColumnMap};
 use crate::engine::upload::row_keys::UploadedTable;
 use crate::error::CentreError;
@@ -48,7 +48,7 @@ pub struct IncomingTable<'u, T: TableAdapter> {
     /// The table's index in the publication.
     pub index: usize,
     /// What the adapter knows of it.
-    pub table: &'u PublishedTable<T>,
+    pub table: &'u ServedTable<T>,
     /// How the remote's columns relate to the published ones.
     pub map: ColumnMap,
     /// The published columns that the remote sends.

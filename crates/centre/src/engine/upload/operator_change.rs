@@ -24,7 +24,7 @@ use crate::engine::exact::canonical;
 use crate::engine::publication::Publication;
 use crate::engine::records::claims_of;
 use crate::engine::scripts::{self, ScriptEnvironment};
-use crate::engine::sql::published_table::TableAdapter;
+use crate::engine::sql::served_table::TableAdapter;
 use crate::engine::upload::column_map::AnnouncedColumns;
 use crate::engine::upload::key_cascades::KeyCascades;
 use crate::engine::upload::row_json::datum;

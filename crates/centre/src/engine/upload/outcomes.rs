@@ -6,7 +6,7 @@ use tidewater_protocol::{Code, Datum, Op, PublicationSchema, RowShape};
 
 use super::incoming_rows::{IncomingTable, RowRef, UploadedImages};
 use super::{UploadConflict, UploadRecords, UploadRefusal};
-use crate::engine::sql::published_table::TableAdapter;
+use crate::engine::sql::served_table::TableAdapter;
 use crate::engine::upload::column_map::UnpublishedRows;
 use crate::engine::upload::handler_decisions::HandlerDecisions;
 use crate::engine::upload::refusal_reason::{FailedRow, RefusalReason, RowDecision};

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use tidewater_protocol::{Code, Datum, pack};
 
 use crate::engine::publication::Publication;
-use crate::engine::sql::published_table::TableAdapter;
+use crate::engine::sql::served_table::TableAdapter;
 use crate::engine::upload::incoming_rows::{IncomingTable, RowRef, UploadedImages};
 use crate::engine::upload::refusal_reason::RefusalReason;
 use crate::engine::upload::upload_writer::{RowImage, UploadWriter};

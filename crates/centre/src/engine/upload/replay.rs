@@ -18,7 +18,7 @@ use crate::engine::connection::DatabaseConnection as _;
 use crate::engine::exact::canonical;
 use crate::engine::refusals;
 use crate::engine::resolve::Resolver;
-use crate::engine::sql::published_table::TableAdapter;
+use crate::engine::sql::served_table::TableAdapter;
 use crate::engine::sql::system::refusals as sql;
 use crate::engine::upload::refusal_reason::{RefusalReason, RowDecision};
 use crate::engine::upload::row_keys::UploadedTable;

@@ -15,7 +15,7 @@ use super::upload_writer::{BatchOutcome, RowBatch, RowImage, UploadWriter};
 use crate::engine::exact::{canonical, pack_row, unpack};
 use crate::engine::publication::Publication;
 use crate::engine::resolve::{ResolvedRow, Resolver, Sides, Winner};
-use crate::engine::sql::published_table::{OnDelete, TableAdapter};
+use crate::engine::sql::served_table::{OnDelete, TableAdapter};
 use crate::engine::upload::outcomes::ResolutionRecord;
 use crate::engine::upload::ready_rows::{ReadyRows, find_changed, obstacle};
 use crate::engine::upload::refusal_reason::{FailedRow, RefusalReason};

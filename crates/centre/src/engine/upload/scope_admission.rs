@@ -3,7 +3,7 @@
 use crate::engine::connection::DatabaseConnection as _;
 use crate::engine::publication::Publication;
 use crate::engine::scope::ScopeDifferences;
-use crate::engine::sql::published_table::TableAdapter;
+use crate::engine::sql::served_table::TableAdapter;
 use crate::engine::upload::column_map::{AnnouncedColumns, UnpublishedRows};
 use crate::engine::upload::upload_writer::UploadWriter;
 use crate::engine::upload::{Admission, Serials};

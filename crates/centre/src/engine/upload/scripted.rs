@@ -17,7 +17,7 @@ use crate::engine::scripts::{
     self, CompiledScript, RESOLVING, ScriptEnvironment, ScriptStatement, ScriptTimer,
     ScriptTransaction,
 };
-use crate::engine::sql::published_table::TableAdapter;
+use crate::engine::sql::served_table::TableAdapter;
 use crate::engine::upload::incoming_rows::ROWS_AT_ONCE;
 use crate::engine::upload::outcomes::ResolutionRecord;
 use crate::engine::upload::refusal_reason::{FailedRow, RefusalReason};

@@ -1,6 +1,6 @@
 //! The order in which the operations of an upload are applied.
 
-use crate::engine::sql::published_table::{OnDelete, TableAdapter};
+use crate::engine::sql::served_table::{OnDelete, TableAdapter};
 use crate::engine::upload::incoming_rows::IncomingTable;
 
 /// What is done with rows of a table.

@@ -10,7 +10,7 @@ use crate::engine::connection::{DatabaseConnection, SystemStatement};
 use crate::engine::exact::{pack_row, unpack};
 use crate::engine::publication::Publication;
 use crate::engine::scripts::ScriptStatement;
-use crate::engine::sql::published_table::{PublishedTable, TableAdapter};
+use crate::engine::sql::served_table::{ServedTable, TableAdapter};
 use crate::engine::upload::refusal_reason::{FailedRow, RefusalReason};
 use crate::error::CentreError;
 use crate::scope::Scope;
@@ -135,7 +135,7 @@ pub struct ParentReference<'r, T: TableAdapter> {
     /// The index of the table that is referred to.
     pub parent: usize,
     /// What the adapter knows of it.
-    pub parent_table: &'r PublishedTable<T>,
+    pub parent_table: &'r ServedTable<T>,
     /// Its columns, as indexes into those of the schema.
     pub parent_columns: &'r [usize],
 }
@@ -373,7 +373,7 @@ pub trait UploadWriter: Send {
     /// nothing is done.
     fn run_set(
         &mut self,
-        table: &PublishedTable<Self::Tables>,
+        table: &ServedTable<Self::Tables>,
         statements: &[ScriptStatement],
         set: &RowSet,
     ) -> impl Future<Output = Result<ScriptOutcome>> + Send;

@@ -15,7 +15,7 @@ use super::upload_writer::{BatchOutcome, MetRow, RowBatch, RowImage, UploadWrite
 use crate::engine::exact::canonical;
 use crate::engine::membership::Barrier;
 use crate::engine::resolve::Winner;
-use crate::engine::sql::published_table::{OnDelete, TableAdapter};
+use crate::engine::sql::served_table::{OnDelete, TableAdapter};
 use crate::engine::upload::incoming_rows::ROWS_AT_ONCE;
 use crate::engine::upload::ready_rows::{ReadyRows, find_changed, obstacle};
 use crate::engine::upload::refusal_reason::{FailedRow, RefusalReason, RowDecision};

@@ -15,7 +15,7 @@ use super::{
 };
 use crate::database::conflicts::{ConflictedChange, as_application, take_off};
 use crate::database::tables::QuotedNames;
-use crate::database::{quote, row};
+use crate::database::{numbers, quote, row};
 use crate::error::{ErrorContext, RemoteError};
 
 /// What to do where a key cannot be found by itself.
@@ -220,6 +220,7 @@ fn next_key(connection: &Connection, table: &Table, old: &[Value]) -> KeyResult<
     let mut key = old.to_vec();
     let numbered = table.identity.as_ref().map(|it| it.column);
     if let Some(place) = table.key.iter().position(|it| Some(*it) == numbered) {
+        numbers::pass_over_taken(connection, table)?;
         let next = connection
             .query_row(
                 "SELECT next FROM tidewater_identity_block WHERE table_name = ?1 \

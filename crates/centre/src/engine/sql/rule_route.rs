@@ -6,14 +6,14 @@ use crate::engine::sql::column::SqlColumn;
 
 /// The route; empty where the table itself decides.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Route<C> {
+pub struct RuleRoute<C> {
     /// Its steps, from the table up.
-    pub steps: Vec<RouteStep<C>>,
+    pub steps: Vec<RuleRouteStep<C>>,
 }
 
 /// A step along a foreign key.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct RouteStep<C> {
+pub struct RuleRouteStep<C> {
     /// The columns that refer, of the table before, in SQL.
     pub columns: Vec<String>,
     /// The table that is referred to, by its index in the catalog.
@@ -42,9 +42,9 @@ pub fn equal_columns(one: &str, columns: &[String], other: &str, others: &[Strin
     pairs.collect::<Vec<_>>().join(" AND ")
 }
 
-impl<C> Route<C> {
+impl<C> RuleRoute<C> {
     /// The route of a rule of a table, which is given by its index in the catalog.
-    pub fn from_rule<R>(own: usize, rule: &CompiledRule, catalog: &R) -> Route<C>
+    pub fn from_rule<R>(own: usize, rule: &CompiledRule, catalog: &R) -> RuleRoute<C>
     where
         R: CatalogReader<Column = C>,
         C: SqlColumn,
@@ -64,7 +64,7 @@ impl<C> Route<C> {
             watched.sort_unstable();
             watched.dedup();
             let watched = watched.into_iter().map(|it| table.columns[it].clone());
-            steps.push(RouteStep {
+            steps.push(RuleRouteStep {
                 columns: below.sql_names(&reach.columns),
                 parent: reach.parent,
                 table: table.sql_name.to_owned(),
@@ -75,7 +75,7 @@ impl<C> Route<C> {
             });
             below = table;
         }
-        Route { steps }
+        RuleRoute { steps }
     }
 
     /// Whether the table itself decides.

@@ -5,7 +5,7 @@ use std::fmt;
 use tidewater_protocol::Direction;
 
 use super::column::SqlColumn;
-use super::route::{Route, alias_at};
+use super::rule_route::{RuleRoute, alias_at};
 use crate::engine::catalog::CatalogReader;
 use crate::engine::change_log::ChangeLog;
 use crate::engine::compile::{CompiledRule, CompiledTable, WhichRule};
@@ -26,7 +26,7 @@ pub trait TableAdapter: fmt::Debug + Send + Sync + 'static {
 
 /// A table of a publication, ready to be served.
 #[derive(Debug)]
-pub struct PublishedTable<A: TableAdapter> {
+pub struct ServedTable<A: TableAdapter> {
     /// Its name in SQL.
     pub sql_name: String,
     /// Its name in a configuration.
@@ -65,7 +65,7 @@ pub struct TableRule<A: TableAdapter> {
     pub log_id: i64,
     /// The columns of the log.
     pub log_columns: LogColumns,
-    /// The alias of the table that decides, in [`PublishedTable::from`] and in [`Self::from`].
+    /// The alias of the table that decides, in [`ServedTable::from`] and in [`Self::from`].
     pub alias: String,
     /// Its columns that are partitioned by.
     pub columns: Vec<A::Column>,
@@ -134,7 +134,7 @@ pub fn log_column(place: usize) -> String {
     format!("c{place}")
 }
 
-/// What the table at a level of a rule's route is called in [`PublishedTable::from`].
+/// What the table at a level of a rule's route is called in [`ServedTable::from`].
 pub fn rule_alias(rule: usize, level: usize) -> String {
     match level {
         0 => "t".to_owned(),
@@ -180,21 +180,21 @@ impl LogColumns {
     }
 }
 
-impl<A: TableAdapter> PublishedTable<A> {
+impl<A: TableAdapter> ServedTable<A> {
     /// Makes one of what is compiled; `log` makes the change log of a rule by its number.
     pub fn new<R>(
         published: &CompiledTable<'_>,
         catalog: &R,
         log: impl Fn(usize) -> A::Log,
         details: A::Details,
-    ) -> PublishedTable<A>
+    ) -> ServedTable<A>
     where
         R: CatalogReader<Column = A::Column>,
     {
         let live = catalog.sql_table(published.table);
         let routes = published.rules.iter();
-        let routes = routes.map(|rule| Route::from_rule(published.table, rule, catalog));
-        let routes: Vec<Route<A::Column>> = routes.collect();
+        let routes = routes.map(|rule| RuleRoute::from_rule(published.table, rule, catalog));
+        let routes: Vec<RuleRoute<A::Column>> = routes.collect();
         let from = |by: Option<usize>| {
             let joins = routes.iter().enumerate().map(|(rule, route)| {
                 let how = match by == Some(rule) {
@@ -241,7 +241,7 @@ impl<A: TableAdapter> PublishedTable<A> {
         let written = published.rule(WhichRule::Written).into_iter();
         let written = written.flat_map(|rule| &rule.columns);
         let columns = published.columns.iter();
-        PublishedTable {
+        ServedTable {
             sql_name: live.sql_name.to_owned(),
             title: live.title.to_owned(),
             key: published.positions(live.key).unwrap_or_default(),
