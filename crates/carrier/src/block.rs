@@ -3,7 +3,7 @@
 //! Owns the two bytes of the preface that say who packs what, the format of a block and its limits
 //! (`docs/protocol.md`, "Compression"). No input or output: bytes come in and go out. What packs
 //! and unpacks is borrowed from a small pool for one block, so that a connection that waits holds
-//! nothing of it. When packing pays, is for [`Auto`] to say.
+//! nothing of it. When packing pays, is for the module `auto_packing` to say.
 
 use std::fmt;
 use std::sync::{Mutex, PoisonError};

@@ -8,7 +8,7 @@
 //!
 //! What this adapter cannot see: changes made with triggers dropped or under
 //! `PRAGMA writable_schema`; rows whose primary key holds NULL are not synced; keys
-//! and partition values must be written in canonical form (see [`types`]).
+//! and partition values must be written in canonical form (see [`values`]).
 
 mod arguments;
 mod caller;

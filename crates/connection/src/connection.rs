@@ -362,7 +362,7 @@ impl FramedConnection {
         self.find_mut(channel)?.receive_if(is_wanted)
     }
 
-    /// What came next on a channel. Its credit is the peer's again after [`Self::consumed`].
+    /// What came next on a channel. Its credit is the peer's again after [`Self::mark_consumed`].
     pub fn receive(&mut self, channel: u8) -> Option<ChannelInput> {
         self.find_mut(channel)?.receive()
     }

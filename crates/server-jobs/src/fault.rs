@@ -22,7 +22,7 @@ pub struct Fault {
     pub hint: String,
     /// When to come back, in milliseconds; 0 if that says nothing.
     pub retry_after_ms: u64,
-    /// What it is about: see [`Failure::subject`].
+    /// What it is about: see [`FailureNotice::subject`].
     pub subject: Option<Box<FaultSubject>>,
     /// For the log only: what the remote must not know.
     pub detail: String,
@@ -49,7 +49,7 @@ impl Fault {
     }
 
     /// The same of an upload to a publication. What a script has ended was undone whole, whereupon its
-    /// remote need not send it again as it was: see [`Failure::subject`].
+    /// remote need not send it again as it was: see [`FailureNotice::subject`].
     pub fn of_upload(self, publication: &str) -> Fault {
         let is_undone = self.code == Code::ScriptFailed;
         let subject = is_undone.then(|| Box::new(FaultSubject(publication.to_owned())));

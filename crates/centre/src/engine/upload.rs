@@ -49,8 +49,7 @@
 //!
 //! [`operator_choice`] (a version of a conflict) and [`replay`] (a refused row) send what an operator
 //! has chosen through the steps 10 to 20, by [`operator_change`]. [`row_keys`] and [`refusal_reason`]
-//! have what all steps name rows and refusals by. The adapter implements [`upload_writer`] and
-//! [`target_table`].
+//! have what all steps name rows and refusals by. The adapter implements [`upload_writer`].
 
 mod apply;
 mod authorization;

@@ -2,10 +2,10 @@
 
 use prost::Message;
 
-/// See [`Control::SignIn`].
+/// See [`Control::SignIn`](super::Control::SignIn).
 #[derive(Clone, PartialEq, Message)]
 pub struct SignIn {
-    /// The protocol that the remote speaks, see [`PROTOCOL_VERSION`].
+    /// The protocol that the remote speaks, see [`PROTOCOL_VERSION`](super::PROTOCOL_VERSION).
     #[prost(uint32, tag = "1")]
     pub protocol_version: u32,
     /// 16 bytes; empty as long as it has none.
@@ -91,7 +91,7 @@ pub struct PasswordChange {
     pub new_password: String,
 }
 
-/// See [`Control::SignedIn`].
+/// See [`Control::SignedIn`](super::Control::SignedIn).
 #[derive(Clone, PartialEq, Message)]
 pub struct SignedIn {
     /// The protocol of this connection: the lower of both sides' minor versions.
@@ -131,7 +131,7 @@ pub struct SignedIn {
 /// So many centres above its own a server names.
 pub const MAX_ABOVE: usize = 64;
 
-/// See [`Control::Credit`].
+/// See [`Control::Credit`](super::Control::Credit).
 #[derive(Clone, PartialEq, Message)]
 pub struct Credit {
     /// The channel.
@@ -142,7 +142,7 @@ pub struct Credit {
     pub bytes: u64,
 }
 
-/// See [`Control::Ping`].
+/// See [`Control::Ping`](super::Control::Ping).
 #[derive(Clone, PartialEq, Message)]
 pub struct Ping {
     /// Comes back in the Pong.
@@ -150,7 +150,7 @@ pub struct Ping {
     pub nonce: u64,
 }
 
-/// See [`Control::Pong`].
+/// See [`Control::Pong`](super::Control::Pong).
 #[derive(Clone, PartialEq, Message)]
 pub struct Pong {
     /// The Ping's.

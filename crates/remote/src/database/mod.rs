@@ -5,7 +5,7 @@
 //! tables ([`tables`]), tracking ([`triggers`]), generations ([`take`]), transactions that go up
 //! one by one ([`transactions`]), what is recorded in generations ([`changes`]), reading an upload
 //! ([`upload`]), applying ([`apply`]), refused rows ([`refused`]), conflicts ([`conflicts`]),
-//! acknowledged uploads ([`kept`]), what is compared ([`compare`]), tables that are made again ([`repair`]), parameters
+//! acknowledged uploads ([`kept_uploads`]), what is compared ([`compare`]), tables that are made again ([`repair`]), parameters
 //! ([`parameter`]), calls and events ([`outbox`], [`inbox`]), and subscriptions that end
 //! ([`unsubscribe`]).
 

@@ -32,7 +32,7 @@ pub struct ApplySummary {
     /// The SQL of the application's own indexes, triggers and views that a new schema made
     /// impossible.
     pub not_restored: Vec<String>,
-    /// Each table that was compared, where [`Applier::only_tell_differences`] asked for it; those
+    /// Each table that was compared, where [`super::Applier::only_tell_differences`] asked for it; those
     /// that were not equal, where the server did.
     pub compared: Vec<TableDifferences>,
     /// Tables that had not been tracked were compared: what waited for that can go up now.
