@@ -8,7 +8,7 @@ use super::interrupt::PostgresInterrupter;
 use super::publication::{PostgresTables, Publication};
 use super::rows::UploadRows;
 use super::waits::watched;
-use super::{PostgresCentre, PostgresShared, Served, download, fill_random, tracked};
+use super::{PostgresCentre, PostgresPublications, PostgresShared, download, fill_random, tracked};
 use tidewater_centre::download::{DownloadJob, Downloaded, RunningDownloads};
 use tidewater_centre::engine::database::{Database, Job, WorkerConnection};
 use tidewater_centre::engine::download::SnapshotReading;
@@ -36,7 +36,7 @@ impl WorkerConnection for PostgresWorkerConnection {
     type Connection = PostgresConnection;
     type Tables = PostgresTables;
 
-    fn served(&self) -> Arc<Served> {
+    fn served(&self) -> Arc<PostgresPublications> {
         let served = self.shared.served.read();
         served.unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -146,18 +146,18 @@ impl Database for PostgresCentre {
         fill_random(bytes)
     }
 
-    fn serve(&self, loaded: Served) {
+    fn serve(&self, loaded: PostgresPublications) {
         let served = self.shared.served.write();
         *served.unwrap_or_else(PoisonError::into_inner) = Arc::new(loaded);
     }
 
-    fn served(&self) -> Arc<Served> {
+    fn served(&self) -> Arc<PostgresPublications> {
         self.shared.served()
     }
 
     fn follow(
         &self,
-        served: Arc<Served>,
+        served: Arc<PostgresPublications>,
         since: Option<Vec<u8>>,
     ) -> CentreResult<'_, CommittedChanges> {
         Box::pin(async move {

@@ -9,7 +9,7 @@ use tokio::sync::Mutex;
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{Row, Statement};
 
-use super::Served;
+use super::PostgresPublications;
 use super::connection::{DatabaseAddress, PostgresConnection};
 use super::decoder::RowDecoder;
 use super::publication::TableRule;
@@ -83,7 +83,7 @@ impl Follower {
     pub(super) async fn follow(
         &self,
         address: &DatabaseAddress,
-        served: &Served,
+        served: &PostgresPublications,
         since: Option<Vec<u8>>,
     ) -> Result<CommittedChanges, CentreError> {
         let mut kept = self.0.lock().await;
@@ -107,7 +107,7 @@ async fn open(address: &DatabaseAddress) -> Result<PostgresConnection, CentreErr
 
 async fn read(
     connection: &mut PostgresConnection,
-    served: &Served,
+    served: &PostgresPublications,
     since: Option<Vec<u8>>,
 ) -> Result<CommittedChanges, CentreError> {
     let following = statement_failed("following changes");

@@ -85,7 +85,7 @@ struct PostgresShared {
     pool: Pool,
     marks: Marks,
     /// What is served.
-    served: RwLock<Arc<Served>>,
+    served: RwLock<Arc<PostgresPublications>>,
     /// When partitions that came could not be tracked the last time.
     adopt_failed_ms: AtomicI64,
     waits: SyncWaits,
@@ -163,10 +163,10 @@ pub async fn connect(url: &str) -> Result<Arc<dyn Centre>, CentreError> {
 }
 
 /// Publications as they are served.
-type Served = ServedPublications<PostgresTables>;
+type PostgresPublications = ServedPublications<PostgresTables>;
 
 impl PostgresShared {
-    fn served(&self) -> Arc<Served> {
+    fn served(&self) -> Arc<PostgresPublications> {
         let served = self.served.read();
         served.unwrap_or_else(PoisonError::into_inner).clone()
     }

@@ -13,6 +13,7 @@ use super::state::SCHEMA;
 use super::triggers::{LogSpec, function_of, marker};
 use crate::column::PgColumn;
 use tidewater_centre::engine::compile::{CompiledRule, Reach};
+use tidewater_centre::engine::sql::rule_route::{alias_at, equal_columns};
 
 /// The way; empty where the tracked table itself decides.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -46,11 +47,6 @@ pub(super) struct WatchedColumn {
     collate: &'static str,
 }
 
-/// The alias of the table at a level; that of the tracked table is 0.
-fn at(level: usize) -> String {
-    format!("a{level}")
-}
-
 impl Route {
     pub(super) fn from_rule(
         own: &PostgresTable,
@@ -75,16 +71,10 @@ impl Route {
                 columns.collect::<Vec<String>>()
             };
             let level = index + 1;
-            let mut watched = parent_columns.clone();
-            watched.extend(rule.route.get(level).into_iter().flat_map(|it| &it.columns));
-            if level == rule.route.len() {
-                watched.extend(&rule.columns);
-            }
-            let windows = rule.windows.iter().filter(|it| it.level == level);
-            watched.extend(windows.map(|it| it.column));
-            watched.sort_unstable();
-            watched.dedup();
-            let watched = watched.into_iter().map(|it| &table.columns[it]);
+            let watched = rule
+                .watched_columns(level)
+                .into_iter()
+                .map(|it| &table.columns[it]);
             steps.push(RouteStep {
                 columns: sql(below, columns),
                 oid: table.oid,
@@ -119,7 +109,7 @@ impl Route {
     pub(super) fn root(&self, own: &str) -> String {
         match self.steps.len() {
             0 => own.to_owned(),
-            length => at(length),
+            length => alias_at(length),
         }
     }
 
@@ -132,8 +122,8 @@ impl Route {
             .enumerate()
             .skip(level)
             .map(|(index, step)| {
-                let above = format!("{prefix}{}", at(index + 1));
-                let on = equal(&below, &step.columns, &above, &step.parent_columns);
+                let above = format!("{prefix}{}", alias_at(index + 1));
+                let on = equal_columns(&below, &step.columns, &above, &step.parent_columns);
                 below.clone_from(&above);
                 format!(" {how} {} {above} ON {on}", step.table)
             });
@@ -142,7 +132,7 @@ impl Route {
 
     /// ` FOR KEY SHARE` of the tables above the one at a level, or another lock of them.
     fn lock(&self, level: usize, how: &str) -> String {
-        let above: Vec<String> = (level + 1..=self.steps.len()).map(at).collect();
+        let above: Vec<String> = (level + 1..=self.steps.len()).map(alias_at).collect();
         match above.is_empty() {
             true => String::new(),
             false => format!(" FOR {how} OF {}", above.join(", ")),
@@ -166,7 +156,7 @@ impl Route {
     /// Holds what is above rows of the tracked table, as [`Self::entries`] takes them. Where foreign
     /// keys are `checked` before triggers fire, an insert holds the one row above it by its own.
     pub(super) fn hold_above_own(&self, from: &str, checked: bool) -> String {
-        let first = at(1);
+        let first = alias_at(1);
         let step = &self.steps[0];
         let is_held = match checked && self.steps.len() == 1 && !step.is_late {
             true => "(TG_OP = 'INSERT')",
@@ -178,7 +168,7 @@ impl Route {
                  OFFSET 0) held",
                 step.table,
                 self.joins("JOIN", 1, &first, ""),
-                equal("r", &step.columns, &first, &step.parent_columns),
+                equal_columns("r", &step.columns, &first, &step.parent_columns),
                 self.lock(0, how)
             )
         })
@@ -209,7 +199,7 @@ impl Route {
     /// Each row's way up is looked up by itself. A plan is kept for a session: one that was made for
     /// many rows would read whole tables for one.
     pub(super) fn entries(&self, spec: &LogSpec, from: &str) -> String {
-        let (root, first) = (self.root("r"), at(1));
+        let (root, first) = (self.root("r"), alias_at(1));
         let step = &self.steps[0];
         format!(
             "SELECT {} FROM {from} CROSS JOIN LATERAL (SELECT {} FROM {} {first}{} WHERE {}{} \
@@ -218,7 +208,7 @@ impl Route {
             spec.deciding(&format!("{root}.")),
             step.table,
             self.joins("JOIN", 1, &first, ""),
-            equal("r", &step.columns, &first, &step.parent_columns),
+            equal_columns("r", &step.columns, &first, &step.parent_columns),
             self.lock(0, "KEY SHARE")
         )
     }
@@ -231,12 +221,12 @@ impl Route {
         let mut above = "r".to_owned();
         let mut keys = &step.parent_columns;
         for lower in (0..level).rev() {
-            let (alias, columns) = (at(lower), &self.steps[lower].columns);
+            let (alias, columns) = (alias_at(lower), &self.steps[lower].columns);
             let table = match lower {
                 0 => &spec.table,
                 lower => &self.steps[lower - 1].table,
             };
-            let on = equal(&alias, columns, &above, keys);
+            let on = equal_columns(&alias, columns, &above, keys);
             from.push_str(&format!(" JOIN {table} {alias} ON {on}"));
             if lower > 0 {
                 keys = &self.steps[lower - 1].parent_columns;
@@ -245,11 +235,11 @@ impl Route {
         }
         let root = match level == self.steps.len() {
             true => "r".to_owned(),
-            false => at(self.steps.len()),
+            false => alias_at(self.steps.len()),
         };
         format!(
             "SELECT {} FROM {from}{}{}",
-            spec.entry(&format!("{root}."), &format!("{}.", at(0))),
+            spec.entry(&format!("{root}."), &format!("{}.", alias_at(0))),
             self.joins("JOIN", level, "r", ""),
             self.lock(level, "KEY SHARE")
         )
@@ -369,13 +359,6 @@ impl Route {
         }
         conditions
     }
-}
-
-/// Whether columns of two rows are equal.
-fn equal(one: &str, columns: &[String], other: &str, others: &[String]) -> String {
-    let pairs = columns.iter().zip(others);
-    let pairs = pairs.map(|(column, it)| format!("{one}.{column} = {other}.{it}"));
-    pairs.collect::<Vec<_>>().join(" AND ")
 }
 
 /// Whether one of the columns differs between the old row and the new one.

@@ -11,7 +11,7 @@ use super::publication::{
     Publication, ServedTable, TableRule, is_in_partition, is_in_window, key_outputs,
     select_changes, select_rows,
 };
-use super::served::Served;
+use super::served::SqlitePublications;
 use super::watermark::{self, LogPosition, LogPositions as Logs, Marker};
 use super::{arguments, failure, scope, state, values};
 use tidewater_centre::SyncContext;
@@ -36,7 +36,7 @@ const DAY_MICROS: i64 = 86_400_000_000;
 /// See [`DownloadSnapshot`].
 pub(super) struct FileSnapshot<'p> {
     connection: &'p mut SqliteConnection,
-    served: &'p Served,
+    served: &'p SqlitePublications,
     marker: &'p Marker,
     publications: Vec<&'p Publication>,
     opened: Vec<OpenedSubscription>,
@@ -48,7 +48,7 @@ impl<'p> FileSnapshot<'p> {
     /// Takes the snapshot, and looks what each subscription has.
     pub(super) fn open<'j>(
         connection: &'p mut SqliteConnection,
-        served: &'p Served,
+        served: &'p SqlitePublications,
         marker: &'p Marker,
         jobs: impl Iterator<Item = &'j DownloadJob>,
     ) -> Result<FileSnapshot<'p>> {
@@ -539,7 +539,7 @@ pub(super) fn values<'r>(
 }
 
 /// Whether scripts yield what a job gets.
-fn has_scripts(served: &Served, job: &DownloadJob) -> bool {
+fn has_scripts(served: &SqlitePublications, job: &DownloadJob) -> bool {
     let names = job.subscriptions.iter().map(|it| &it.publication);
     let mut publications = names.filter_map(|it| served.publication(it).ok());
     publications.any(|it| it.scripts.values().any(|it| it.has_downloads()))

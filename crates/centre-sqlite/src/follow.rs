@@ -14,7 +14,7 @@ use super::connection::SqliteConnection;
 use super::download::values as read_values;
 use super::file::{DatabaseFile, OpenFile};
 use super::publication::{ServedTable, SqliteTables};
-use super::served::Served;
+use super::served::SqlitePublications;
 use super::watermark::{LogPosition, LogPositions};
 use super::{failure, quote, state, values};
 use tidewater_centre::engine::follow::{CommittedChanges, LogChanges, logs};
@@ -50,7 +50,7 @@ impl Follower {
     pub(super) async fn follow(
         &self,
         file: &DatabaseFile,
-        served: Arc<Served>,
+        served: Arc<SqlitePublications>,
         since: Option<Vec<u8>>,
     ) -> Result<CommittedChanges> {
         let mut thread = self.thread.lock().await;
@@ -74,7 +74,7 @@ impl Follower {
 
 fn follow(
     connection: &SqliteConnection,
-    served: &Served,
+    served: &SqlitePublications,
     since: Option<Vec<u8>>,
     seen: &mut Option<SeenPosition>,
 ) -> Result<CommittedChanges> {
@@ -107,7 +107,7 @@ fn follow(
 /// Reads what the logs have in one snapshot.
 fn read(
     connection: &SqliteConnection,
-    served: &Served,
+    served: &SqlitePublications,
     since: Option<Vec<u8>>,
 ) -> Result<CommittedChanges> {
     let known = since.map(|since| LogPositions::decode(&*since));

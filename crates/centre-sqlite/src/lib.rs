@@ -46,7 +46,7 @@ use std::sync::{Arc, RwLock};
 use file::{DatabaseFile, OpenFile};
 use follow::Follower;
 use rusqlite::ErrorCode;
-use served::Served;
+use served::SqlitePublications;
 use watermark::Marker;
 
 use self::connection::SqliteConnection;
@@ -67,7 +67,7 @@ struct SqliteCentre {
 }
 
 /// What is served now; workers take it, refreshed, at the beginning of each job.
-type SharedServed = Arc<RwLock<Arc<Served>>>;
+type SharedServed = Arc<RwLock<Arc<SqlitePublications>>>;
 
 /// Opens the file at `path`, which must exist.
 pub async fn connect(path: &str) -> Result<Arc<dyn Centre>, CentreError> {
@@ -117,7 +117,7 @@ pub async fn connect_in(
         .await?;
     Ok(Arc::new(EngineCentre(SqliteCentre {
         marker,
-        served: Arc::new(RwLock::new(Arc::new(Served::default()))),
+        served: Arc::new(RwLock::new(Arc::new(SqlitePublications::default()))),
         admin,
         follower: Follower::default(),
         file,

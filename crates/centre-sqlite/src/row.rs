@@ -17,7 +17,7 @@ use tidewater_centre::engine::upload::upload_writer::{CentralRow, MetRow, RowIma
 use tidewater_centre::error::CentreError;
 
 /// The uploaded rows of a table.
-pub(super) type Incoming<'u> = incoming_rows::IncomingTable<'u, SqliteTables>;
+pub(super) type SqliteIncomingTable<'u> = incoming_rows::IncomingTable<'u, SqliteTables>;
 
 /// What became of a row.
 #[derive(Debug)]
@@ -40,7 +40,7 @@ pub(super) enum RowFate {
 pub(super) struct TableWriter<'a> {
     connection: &'a SqliteConnection,
     publication: &'a Publication,
-    table: &'a Incoming<'a>,
+    table: &'a SqliteIncomingTable<'a>,
     /// Whether keys that could wait are checked after each row.
     immediate: bool,
     /// Whether updates and deletes take their rows as they are now.
@@ -57,7 +57,7 @@ impl<'a> TableWriter<'a> {
     pub(super) fn new(
         connection: &'a SqliteConnection,
         publication: &'a Publication,
-        table: &'a Incoming<'a>,
+        table: &'a SqliteIncomingTable<'a>,
         immediate: bool,
     ) -> TableWriter<'a> {
         TableWriter {

@@ -21,8 +21,8 @@ use self::script::EndingScripts;
 use super::caller::{forget_caller, say_caller};
 use super::connection::SqliteConnection;
 use super::publication::{Publication, ServedTable, SqliteTables};
-use super::row::{Incoming, RowFate, TableWriter, savepoint};
-use super::served::Served;
+use super::row::{RowFate, SqliteIncomingTable, TableWriter, savepoint};
+use super::served::SqlitePublications;
 use super::{deferred_violations, failure, scope, upstream};
 use tidewater_centre::engine::connection::{DatabaseConnection as _, SystemStatement};
 use tidewater_centre::engine::scope::ScopePurpose;
@@ -55,7 +55,7 @@ type Place = (usize, usize, RowRef);
 /// Writes uploads on a connection.
 pub(super) struct UploadRows<'c> {
     connection: &'c mut SqliteConnection,
-    served: &'c Served,
+    served: &'c SqlitePublications,
     publication: Option<&'c Publication>,
     /// The transaction has begun.
     has_begun: bool,
@@ -75,7 +75,10 @@ pub(super) struct UploadRows<'c> {
 }
 
 impl<'c> UploadRows<'c> {
-    pub(super) fn new(connection: &'c mut SqliteConnection, served: &'c Served) -> UploadRows<'c> {
+    pub(super) fn new(
+        connection: &'c mut SqliteConnection,
+        served: &'c SqlitePublications,
+    ) -> UploadRows<'c> {
         UploadRows {
             connection,
             served,
@@ -90,7 +93,7 @@ impl<'c> UploadRows<'c> {
         }
     }
 
-    fn writer<'t>(&'t self, table: &'t Incoming<'t>) -> Result<TableWriter<'t>> {
+    fn writer<'t>(&'t self, table: &'t SqliteIncomingTable<'t>) -> Result<TableWriter<'t>> {
         let publication = self.publication.ok_or_else(|| CentreError::Internal {
             message: "rows before their upload was admitted".into(),
         })?;
@@ -106,7 +109,7 @@ impl<'c> UploadRows<'c> {
     }
 
     /// Why a row is not tried.
-    fn ending(&self, table: &Incoming<'_>, at: RowRef) -> Option<&RefusalReason> {
+    fn ending(&self, table: &SqliteIncomingTable<'_>, at: RowRef) -> Option<&RefusalReason> {
         match self.endings.is_empty() {
             true => None,
             false => self.endings.get(&(self.number, table.place, at)),
@@ -114,7 +117,7 @@ impl<'c> UploadRows<'c> {
     }
 
     /// Notes that a row has ended the transaction: the list is to be run again without it.
-    fn note_ending(&mut self, table: &Incoming<'_>, at: RowRef, refusal: RefusalReason) {
+    fn note_ending(&mut self, table: &SqliteIncomingTable<'_>, at: RowRef, refusal: RefusalReason) {
         self.has_ended = true;
         let place = (self.number, table.place, at);
         self.endings.insert(place, refusal);
@@ -123,7 +126,7 @@ impl<'c> UploadRows<'c> {
     /// Whether rows refer to the one with this key that are not among those with the others.
     fn has_other_children(
         &self,
-        table: &Incoming<'_>,
+        table: &SqliteIncomingTable<'_>,
         key: &[Native],
         others: &HashSet<String>,
     ) -> Result<bool> {
@@ -239,7 +242,7 @@ impl<'c> UploadWriter for UploadRows<'c> {
         &mut self,
         publication: &'u Publication,
         uploads: &[&'u SyncUpload],
-        _: &[Incoming<'u>],
+        _: &[SqliteIncomingTable<'u>],
     ) -> Result<Vec<Option<ClaimedSequence>>> {
         let Some(first) = uploads.first() else {
             return Ok(Vec::new());
@@ -267,7 +270,11 @@ impl<'c> UploadWriter for UploadRows<'c> {
         Ok(admitted)
     }
 
-    async fn lock_tables(&mut self, publication: &Publication, _: &[Incoming<'_>]) -> Result<()> {
+    async fn lock_tables(
+        &mut self,
+        publication: &Publication,
+        _: &[SqliteIncomingTable<'_>],
+    ) -> Result<()> {
         self.publication = Some(self.served.publication(&publication.schema.name)?);
         let saying = "saying who uploads";
         self.connection
@@ -276,7 +283,7 @@ impl<'c> UploadWriter for UploadRows<'c> {
             .map(drop)
     }
 
-    fn is_shared(&self, table: &Incoming<'_>) -> bool {
+    fn is_shared(&self, table: &SqliteIncomingTable<'_>) -> bool {
         let takes_along = !table.deletes.is_empty() && !table.table.children.is_empty();
         !table.table.details.guarded && !takes_along
     }
@@ -302,11 +309,20 @@ impl<'c> UploadWriter for UploadRows<'c> {
     }
 
     /// It shows when they are written.
-    fn misfit_reason(&mut self, _: &Incoming<'_>, _: RowImage, _: &[Datum<'_>]) -> Option<String> {
+    fn misfit_reason(
+        &mut self,
+        _: &SqliteIncomingTable<'_>,
+        _: RowImage,
+        _: &[Datum<'_>],
+    ) -> Option<String> {
         None
     }
 
-    async fn insert_in_bulk(&mut self, _: &Incoming<'_>, _: &mut MayWrite<'_>) -> Result<bool> {
+    async fn insert_in_bulk(
+        &mut self,
+        _: &SqliteIncomingTable<'_>,
+        _: &mut MayWrite<'_>,
+    ) -> Result<bool> {
         Ok(false)
     }
 
@@ -356,7 +372,7 @@ impl<'c> UploadWriter for UploadRows<'c> {
 
     async fn find(
         &mut self,
-        table: &Incoming<'_>,
+        table: &SqliteIncomingTable<'_>,
         _: Op,
         rows: &[RowRef],
         key: RowImage,
@@ -372,13 +388,13 @@ impl<'c> UploadWriter for UploadRows<'c> {
     }
 
     /// A transaction that writes has the whole database.
-    async fn lock_rows(&mut self, _: &Incoming<'_>, _: &[RowRef]) -> Result<()> {
+    async fn lock_rows(&mut self, _: &SqliteIncomingTable<'_>, _: &[RowRef]) -> Result<()> {
         Ok(())
     }
 
     async fn find_rows_with_children(
         &mut self,
-        table: &Incoming<'_>,
+        table: &SqliteIncomingTable<'_>,
         rows: &[RowRef],
         insists: bool,
     ) -> Result<Vec<RowRef>> {
@@ -437,7 +453,7 @@ impl<'c> UploadWriter for UploadRows<'c> {
 
     async fn find_rows_without_parent(
         &mut self,
-        table: &Incoming<'_>,
+        table: &SqliteIncomingTable<'_>,
         reference: &ParentReference<'_, SqliteTables>,
         rows: &[RowRef],
     ) -> Result<Vec<RowRef>> {
@@ -453,7 +469,7 @@ impl<'c> UploadWriter for UploadRows<'c> {
         scope::current(connection, publication, context, ScopePurpose::Writing)
     }
 
-    fn may_compute_values(&self, table: &Incoming<'_>) -> bool {
+    fn may_compute_values(&self, table: &SqliteIncomingTable<'_>) -> bool {
         table.table.details.guarded || table.table.fills() || self.inexact.contains(&table.index)
     }
 
@@ -469,7 +485,7 @@ impl<'c> UploadWriter for UploadRows<'c> {
     }
 
     /// Triggers of the application may do anything, so each row is compared.
-    fn version(&self, _: &[Incoming<'_>], _: bool) -> (u64, bool) {
+    fn version(&self, _: &[SqliteIncomingTable<'_>], _: bool) -> (u64, bool) {
         (0, false)
     }
 }

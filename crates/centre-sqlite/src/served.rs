@@ -11,7 +11,7 @@ use tidewater_centre::engine::thread::at_once;
 use tidewater_centre::error::CentreError;
 
 /// Publications as they are served.
-pub(super) type Served = ServedPublications<SqliteTables>;
+pub(super) type SqlitePublications = ServedPublications<SqliteTables>;
 
 /// What is served, checked and compiled anew if something else was deployed since, or if the
 /// file's schema has changed: a new unique index needs a trigger of ours, a new trigger may fail
@@ -22,8 +22,8 @@ pub(super) type Served = ServedPublications<SqliteTables>;
 /// remotes fetch what may have been missed.
 pub(super) fn refresh(
     connection: &mut SqliteConnection,
-    shared: &RwLock<Arc<Served>>,
-) -> Result<Arc<Served>, CentreError> {
+    shared: &RwLock<Arc<SqlitePublications>>,
+) -> Result<Arc<SqlitePublications>, CentreError> {
     let served = Arc::clone(&*shared.read().unwrap_or_else(PoisonError::into_inner));
     if served.publications.is_empty() {
         return Ok(served);

@@ -11,7 +11,7 @@ use tidewater_protocol::{Datum, Op, RowsReader, UnpackedRow};
 use super::LiveTable;
 use super::fitness::{is_exact, obstacle};
 use super::refusal::may_be_data_error;
-use super::sql::Incoming;
+use super::sql::PostgresIncomingTable;
 use crate::connection::PostgresConnection;
 use crate::decoder::recycle;
 use crate::driver_error::statement_failed;
@@ -29,7 +29,7 @@ const HEADER: &[u8; 19] = b"PGCOPY\n\xff\r\n\0\0\0\0\0\0\0\0\0";
 const TRAILER: &[u8; 2] = b"\xff\xff";
 
 /// Whether the table takes COPY at all.
-pub(super) fn is_possible(incoming: &Incoming<'_>, live: LiveTable) -> bool {
+pub(super) fn is_possible(incoming: &PostgresIncomingTable<'_>, live: LiveTable) -> bool {
     let columns = &incoming.table.columns;
     // COPY does not tell under which keys the rows are now.
     !live.edits_inserts
@@ -41,7 +41,7 @@ pub(super) fn is_possible(incoming: &Incoming<'_>, live: LiveTable) -> bool {
 }
 
 /// The statement that copies rows into a table.
-fn statement(incoming: &Incoming<'_>) -> String {
+fn statement(incoming: &PostgresIncomingTable<'_>) -> String {
     let columns = &incoming.table.columns;
     let written = incoming.written.iter();
     let names = written.map(|&index| columns[index].name.as_str());
@@ -56,7 +56,7 @@ fn statement(incoming: &Incoming<'_>) -> String {
 /// they were uploaded; `None` if none is there, and the statements have to tell.
 pub(super) async fn copy_in(
     connection: &mut PostgresConnection,
-    incoming: &Incoming<'_>,
+    incoming: &PostgresIncomingTable<'_>,
     may_write: &mut MayWrite<'_>,
 ) -> Result<Option<bool>, CentreError> {
     let statement = connection.prepare(&statement(incoming), &[]).await?;
@@ -119,7 +119,7 @@ struct Encoder {
 }
 
 impl Encoder {
-    fn new(incoming: &Incoming<'_>) -> Encoder {
+    fn new(incoming: &PostgresIncomingTable<'_>) -> Encoder {
         let key = &incoming.table.key;
         let mut out = Vec::with_capacity(PIECE_BYTES + (64 << 10));
         out.extend_from_slice(HEADER);
@@ -138,7 +138,7 @@ impl Encoder {
     /// Encodes the inserts of a chunk; false if one of them is not for COPY.
     fn chunk(
         &mut self,
-        incoming: &Incoming<'_>,
+        incoming: &PostgresIncomingTable<'_>,
         bytes: &[u8],
         may_write: &mut (dyn FnMut(&[Datum<'_>]) -> bool + Send),
     ) -> Result<bool, CentreError> {
@@ -158,7 +158,7 @@ impl Encoder {
     /// Encodes an insert; false if it is not for COPY.
     fn insert(
         &mut self,
-        incoming: &Incoming<'_>,
+        incoming: &PostgresIncomingTable<'_>,
         row: &UnpackedRow<'_>,
         may_write: &mut (dyn FnMut(&[Datum<'_>]) -> bool + Send),
     ) -> bool {

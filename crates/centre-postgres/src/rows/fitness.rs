@@ -2,7 +2,7 @@
 
 use tidewater_protocol::Datum;
 
-use super::sql::Incoming;
+use super::sql::PostgresIncomingTable;
 use crate::column::PgColumn;
 use crate::values::{PostgresType, decimal_is_exact, shortest};
 
@@ -82,7 +82,7 @@ pub(super) fn is_exact(column: &PgColumn, value: &Datum<'_>) -> bool {
 
 /// Why some value of a row cannot go into its column. `encoded` is room to try it in.
 pub(super) fn unfit_value(
-    incoming: &Incoming<'_>,
+    incoming: &PostgresIncomingTable<'_>,
     row: &[Datum<'_>],
     encoded: &mut Vec<u8>,
 ) -> Option<String> {

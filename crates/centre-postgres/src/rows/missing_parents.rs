@@ -3,7 +3,7 @@
 
 use tidewater_protocol::Datum;
 
-use super::sql::Incoming;
+use super::sql::PostgresIncomingTable;
 use super::statements::{batch_size, ordinal};
 use super::{Result, UploadRows};
 use crate::array::Array;
@@ -17,7 +17,7 @@ impl UploadRows<'_> {
     /// See [`UploadWriter::find_rows_without_parent`](tidewater_centre::engine::upload::upload_writer::UploadWriter::find_rows_without_parent).
     pub(super) async fn select_rows_without_parent(
         &self,
-        table: &Incoming<'_>,
+        table: &PostgresIncomingTable<'_>,
         reference: &ParentReference<'_, PostgresTables>,
         rows: &[RowRef],
     ) -> Result<Vec<RowRef>> {
@@ -49,7 +49,10 @@ impl UploadRows<'_> {
     }
 }
 
-fn query(table: &Incoming<'_>, reference: &ParentReference<'_, PostgresTables>) -> String {
+fn query(
+    table: &PostgresIncomingTable<'_>,
+    reference: &ParentReference<'_, PostgresTables>,
+) -> String {
     let count = reference.columns.len();
     let arrays = reference.columns.iter().enumerate();
     let arrays = arrays
@@ -74,7 +77,7 @@ fn query(table: &Incoming<'_>, reference: &ParentReference<'_, PostgresTables>) 
 
 /// Those of the rows that refer to something, and their values.
 fn parameters(
-    table: &Incoming<'_>,
+    table: &PostgresIncomingTable<'_>,
     reference: &ParentReference<'_, PostgresTables>,
     rows: &[RowRef],
 ) -> Result<(Vec<RowRef>, Vec<Array>)> {

@@ -24,7 +24,7 @@ use tidewater_protocol::{Datum, Op, Value};
 
 use self::fitness::{is_exact, unfit_value};
 use self::refusal::may_be_data_error;
-use self::sql::Incoming;
+use self::sql::PostgresIncomingTable;
 use super::acting::{AssumedRole, RoleQuery};
 use super::connection::PostgresConnection;
 use super::publication::{PostgresTables, Publication, ServedTable};
@@ -109,7 +109,7 @@ struct LiveTable {
 
 impl LiveTable {
     /// Reads what [`FINGERPRINTS`] tells of tables.
-    fn read(live: &[tokio_postgres::Row], tables: &[Incoming<'_>]) -> Vec<LiveTable> {
+    fn read(live: &[tokio_postgres::Row], tables: &[PostgresIncomingTable<'_>]) -> Vec<LiveTable> {
         let table = |oid: u32| tables.iter().find(|it| it.table.details.oid == oid);
         let live = live.iter().map(|row| LiveTable {
             oid: row.get(0),
@@ -234,7 +234,7 @@ impl UploadWriter for UploadRows<'_> {
         &mut self,
         publication: &'u Publication,
         uploads: &[&'u SyncUpload],
-        tables: &[Incoming<'u>],
+        tables: &[PostgresIncomingTable<'u>],
     ) -> Result<Vec<Option<ClaimedSequence>>> {
         let error = |error| statement_failed("admitting an upload")(error);
         self.acting = AssumedRole::default();
@@ -299,7 +299,11 @@ impl UploadWriter for UploadRows<'_> {
         Ok(admitted)
     }
 
-    async fn lock_tables(&mut self, _: &Publication, tables: &[Incoming<'_>]) -> Result<()> {
+    async fn lock_tables(
+        &mut self,
+        _: &Publication,
+        tables: &[PostgresIncomingTable<'_>],
+    ) -> Result<()> {
         let error = |error| statement_failed("opening tables")(error);
         self.acting = AssumedRole::default();
         let connection = &mut *self.connection;
@@ -321,7 +325,7 @@ impl UploadWriter for UploadRows<'_> {
         Ok(())
     }
 
-    fn is_shared(&self, table: &Incoming<'_>) -> bool {
+    fn is_shared(&self, table: &PostgresIncomingTable<'_>) -> bool {
         let live = self.live(table.table);
         let effects = table.table.details.effects;
         let sets_off_more = effects.always
@@ -367,7 +371,7 @@ impl UploadWriter for UploadRows<'_> {
 
     fn misfit_reason(
         &mut self,
-        table: &Incoming<'_>,
+        table: &PostgresIncomingTable<'_>,
         image: RowImage,
         row: &[Datum<'_>],
     ) -> Option<String> {
@@ -382,7 +386,7 @@ impl UploadWriter for UploadRows<'_> {
 
     async fn insert_in_bulk(
         &mut self,
-        table: &Incoming<'_>,
+        table: &PostgresIncomingTable<'_>,
         may_write: &mut MayWrite<'_>,
     ) -> Result<bool> {
         // Row security may hold for another role; COPY does not work then.
@@ -404,7 +408,7 @@ impl UploadWriter for UploadRows<'_> {
 
     async fn find(
         &mut self,
-        table: &Incoming<'_>,
+        table: &PostgresIncomingTable<'_>,
         op: Op,
         rows: &[RowRef],
         key: RowImage,
@@ -412,13 +416,17 @@ impl UploadWriter for UploadRows<'_> {
         self.read_by_key(table, op, rows, key).await
     }
 
-    async fn lock_rows(&mut self, table: &Incoming<'_>, rows: &[RowRef]) -> Result<()> {
+    async fn lock_rows(
+        &mut self,
+        table: &PostgresIncomingTable<'_>,
+        rows: &[RowRef],
+    ) -> Result<()> {
         self.lock_by_key(table, rows).await
     }
 
     async fn find_rows_with_children(
         &mut self,
-        table: &Incoming<'_>,
+        table: &PostgresIncomingTable<'_>,
         rows: &[RowRef],
         insists: bool,
     ) -> Result<Vec<RowRef>> {
@@ -446,7 +454,7 @@ impl UploadWriter for UploadRows<'_> {
 
     async fn find_rows_without_parent(
         &mut self,
-        table: &Incoming<'_>,
+        table: &PostgresIncomingTable<'_>,
         reference: &ParentReference<'_, PostgresTables>,
         rows: &[RowRef],
     ) -> Result<Vec<RowRef>> {
@@ -468,7 +476,7 @@ impl UploadWriter for UploadRows<'_> {
         queries.scope(0, &results)
     }
 
-    fn may_compute_values(&self, table: &Incoming<'_>) -> bool {
+    fn may_compute_values(&self, table: &PostgresIncomingTable<'_>) -> bool {
         let as_loaded = self.live(table.table).as_loaded;
         table.table.details.effects.always || table.table.fills() || !as_loaded || !self.exact
     }
@@ -504,7 +512,7 @@ impl UploadWriter for UploadRows<'_> {
         self.connection.take_warnings()
     }
 
-    fn version(&self, tables: &[Incoming<'_>], is_alone: bool) -> (u64, bool) {
+    fn version(&self, tables: &[PostgresIncomingTable<'_>], is_alone: bool) -> (u64, bool) {
         let sets_off_more = tables.iter().any(|it| {
             let effects = it.table.details.effects;
             effects.always
@@ -520,7 +528,7 @@ impl UploadWriter for UploadRows<'_> {
 }
 
 /// With this lock nobody can change the tables or add a trigger before we end.
-fn lock(tables: &[Incoming<'_>]) -> String {
+fn lock(tables: &[PostgresIncomingTable<'_>]) -> String {
     let written = tables.iter().filter(|it| it.is_open);
     let names: BTreeSet<&str> = written.map(|it| it.table.sql_name.as_str()).collect();
     let names = names.into_iter().collect::<Vec<_>>().join(", ");

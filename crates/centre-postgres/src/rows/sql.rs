@@ -14,7 +14,7 @@ use tidewater_centre::engine::upload::incoming_rows;
 use tidewater_centre::engine::upload::upload_writer::{CyclePart, RowImage};
 
 /// The uploaded rows of a table.
-pub(super) type Incoming<'u> = incoming_rows::IncomingTable<'u, PostgresTables>;
+pub(super) type PostgresIncomingTable<'u> = incoming_rows::IncomingTable<'u, PostgresTables>;
 
 fn alias(image: RowImage, column: usize) -> String {
     match image {
@@ -24,7 +24,11 @@ fn alias(image: RowImage, column: usize) -> String {
 }
 
 /// The parameters of an operation's statement, in order.
-pub(super) fn images(incoming: &Incoming<'_>, op: Op, changed: &[usize]) -> Vec<(RowImage, usize)> {
+pub(super) fn images(
+    incoming: &PostgresIncomingTable<'_>,
+    op: Op,
+    changed: &[usize],
+) -> Vec<(RowImage, usize)> {
     match op {
         Op::Insert => {
             let written = incoming.written.iter();
@@ -40,7 +44,7 @@ pub(super) fn images(incoming: &Incoming<'_>, op: Op, changed: &[usize]) -> Vec<
 
 /// What [`read_by_key`] compares, which it gets after the key: everything that an insert or update
 /// writes.
-pub(super) fn compared(incoming: &Incoming<'_>, op: Op) -> Vec<usize> {
+pub(super) fn compared(incoming: &PostgresIncomingTable<'_>, op: Op) -> Vec<usize> {
     match op {
         Op::Delete => Vec::new(),
         _ => incoming.written.clone(),
@@ -48,7 +52,11 @@ pub(super) fn compared(incoming: &Incoming<'_>, op: Op) -> Vec<usize> {
 }
 
 /// `unnest(...) WITH ORDINALITY AS i(..., ord)`, of parameters that begin with number `first`.
-fn unnest(incoming: &Incoming<'_>, images: &[(RowImage, usize)], first: usize) -> String {
+fn unnest(
+    incoming: &PostgresIncomingTable<'_>,
+    images: &[(RowImage, usize)],
+    first: usize,
+) -> String {
     let columns = &incoming.table.columns;
     let parameters = images.iter().zip(first..);
     let parameters = parameters.map(|(&(_, it), at)| Array::parameter(columns[it].kind, at));
@@ -62,7 +70,7 @@ fn unnest(incoming: &Incoming<'_>, images: &[(RowImage, usize)], first: usize) -
 
 /// Inserts rows; those whose key, or another unique value, is taken are passed over,
 /// or fail.
-pub(super) fn insert(incoming: &Incoming<'_>, pass_over: bool) -> String {
+pub(super) fn insert(incoming: &PostgresIncomingTable<'_>, pass_over: bool) -> String {
     let what_is_taken = match pass_over {
         true => " ON CONFLICT DO NOTHING",
         false => "",
@@ -70,7 +78,7 @@ pub(super) fn insert(incoming: &Incoming<'_>, pass_over: bool) -> String {
     insert_with(incoming, 1, what_is_taken)
 }
 
-fn insert_with(incoming: &Incoming<'_>, first: usize, clause: &str) -> String {
+fn insert_with(incoming: &PostgresIncomingTable<'_>, first: usize, clause: &str) -> String {
     let table = incoming.table;
     let images = images(incoming, Op::Insert, &[]);
     let names = images
@@ -102,12 +110,12 @@ fn insert_with(incoming: &Incoming<'_>, first: usize, clause: &str) -> String {
 /// Logs inserted rows that a trigger has put into another partition, under the one that they
 /// were uploaded into: whoever holds that has them otherwise for ever. One statement for each log
 /// of a rule by columns of the table's own.
-pub(super) fn log_moved(incoming: &Incoming<'_>) -> Vec<String> {
+pub(super) fn log_moved(incoming: &PostgresIncomingTable<'_>) -> Vec<String> {
     let rules = incoming.table.own_rules();
     rules.filter_map(|it| log_moved_by(incoming, it)).collect()
 }
 
-fn log_moved_by(incoming: &Incoming<'_>, rule: &TableRule) -> Option<String> {
+fn log_moved_by(incoming: &PostgresIncomingTable<'_>, rule: &TableRule) -> Option<String> {
     let table = incoming.table;
     let images = images(incoming, Op::Insert, &[]);
     let mut names = Vec::new();
@@ -148,7 +156,7 @@ fn log_moved_by(incoming: &Incoming<'_>, rule: &TableRule) -> Option<String> {
 /// key; gives back their ordinals, and whether they have the key that they were to have. The
 /// parameters begin with number `first`.
 pub(super) fn update(
-    incoming: &Incoming<'_>,
+    incoming: &PostgresIncomingTable<'_>,
     changed: &[usize],
     first: usize,
     found_by: Option<RowImage>,
@@ -181,7 +189,7 @@ pub(super) fn update(
 
 /// Where the values of inserted or updated rows as they are to be are, as far as they came.
 pub(super) fn known_after(
-    incoming: &Incoming<'_>,
+    incoming: &PostgresIncomingTable<'_>,
     op: Op,
     changed: &[usize],
 ) -> Vec<(RowImage, usize)> {
@@ -192,7 +200,7 @@ pub(super) fn known_after(
 
 /// The ordinals of those inserted or updated rows `r` that a condition on their columns holds for.
 pub(super) fn violating(
-    incoming: &Incoming<'_>,
+    incoming: &PostgresIncomingTable<'_>,
     op: Op,
     changed: &[usize],
     condition: &str,
@@ -220,7 +228,11 @@ fn key_after(index: usize, changed: &[usize]) -> (RowImage, usize) {
 
 /// Deletes rows that still are as their pre-images say, or with `as_they_are` those with their keys;
 /// gives back their ordinals. The parameters begin with number `first`.
-pub(super) fn delete(incoming: &Incoming<'_>, first: usize, as_they_are: bool) -> String {
+pub(super) fn delete(
+    incoming: &PostgresIncomingTable<'_>,
+    first: usize,
+    as_they_are: bool,
+) -> String {
     let images = images(incoming, Op::Delete, &[]);
     format!(
         "DELETE FROM {} AS t USING {} WHERE {} RETURNING i.ord",
@@ -230,7 +242,7 @@ pub(super) fn delete(incoming: &Incoming<'_>, first: usize, as_they_are: bool) -
     )
 }
 
-fn is_deleted(incoming: &Incoming<'_>, as_they_are: bool) -> String {
+fn is_deleted(incoming: &PostgresIncomingTable<'_>, as_they_are: bool) -> String {
     match as_they_are {
         true => has_key(incoming, RowImage::Old),
         false => is_pre_image(incoming),
@@ -239,7 +251,7 @@ fn is_deleted(incoming: &Incoming<'_>, as_they_are: bool) -> String {
 
 /// Finds, and locks, the rows that [`delete`] would delete; gives back their ordinals. Nobody can
 /// begin to refer to a row that is locked so.
-pub(super) fn deletable(incoming: &Incoming<'_>, as_they_are: bool) -> String {
+pub(super) fn deletable(incoming: &PostgresIncomingTable<'_>, as_they_are: bool) -> String {
     let images = images(incoming, Op::Delete, &[]);
     format!(
         "SELECT i.ord FROM {} AS t JOIN {} ON {} FOR UPDATE OF t",
@@ -250,7 +262,7 @@ pub(super) fn deletable(incoming: &Incoming<'_>, as_they_are: bool) -> String {
 }
 
 /// Locks rows against changes, by key; that others refer to them hinders nobody.
-pub(super) fn lock(incoming: &Incoming<'_>) -> String {
+pub(super) fn lock(incoming: &PostgresIncomingTable<'_>) -> String {
     let key = incoming.table.key.iter();
     let key: Vec<_> = key.map(|&index| (RowImage::Old, index)).collect();
     format!(
@@ -263,7 +275,7 @@ pub(super) fn lock(incoming: &Incoming<'_>) -> String {
 
 /// The ordinals of those of some keys to whose rows others refer by foreign keys that act on
 /// deletes; rows that have one of the keys themselves do not count.
-pub(super) fn parents(incoming: &Incoming<'_>) -> String {
+pub(super) fn parents(incoming: &PostgresIncomingTable<'_>) -> String {
     let table = incoming.table;
     let names: Vec<String> = table
         .key
@@ -359,7 +371,7 @@ pub(super) fn together(parts: &[CyclePart<'_, '_, PostgresTables>]) -> String {
 
 /// Reads rows by key: the ordinal, whether the row is what an insert or update wants
 /// it to be, the row. The parameters are the key and what is compared.
-pub(super) fn read_by_key(incoming: &Incoming<'_>, op: Op) -> String {
+pub(super) fn read_by_key(incoming: &PostgresIncomingTable<'_>, op: Op) -> String {
     let table = incoming.table;
     let compared = compared(incoming, op);
     let key = table.key.iter().map(|&index| (RowImage::Old, index));
@@ -382,13 +394,16 @@ pub(super) fn read_by_key(incoming: &Incoming<'_>, op: Op) -> String {
     )
 }
 
-fn has_key(incoming: &Incoming<'_>, image: RowImage) -> String {
+fn has_key(incoming: &PostgresIncomingTable<'_>, image: RowImage) -> String {
     let key = incoming.table.key.iter();
     has_each(incoming, key.map(|&index| (image, index)))
 }
 
 /// Whether a row `t` has these values.
-fn has_each(incoming: &Incoming<'_>, values: impl Iterator<Item = (RowImage, usize)>) -> String {
+fn has_each(
+    incoming: &PostgresIncomingTable<'_>,
+    values: impl Iterator<Item = (RowImage, usize)>,
+) -> String {
     let equal = values.map(|(image, index)| {
         let column = &incoming.table.columns[index];
         let value = format!("i.{}", alias(image, index));
@@ -397,7 +412,7 @@ fn has_each(incoming: &Incoming<'_>, values: impl Iterator<Item = (RowImage, usi
     equal.collect::<Vec<_>>().join(" AND ")
 }
 
-fn is_pre_image(incoming: &Incoming<'_>) -> String {
+fn is_pre_image(incoming: &PostgresIncomingTable<'_>) -> String {
     let table = incoming.table;
     let mut conditions = has_key(incoming, RowImage::Old);
     for &index in &incoming.sent {

@@ -11,7 +11,7 @@ use tidewater_protocol::{Code, ColumnType, Datum, Op, UnpackedRow, pack};
 
 use super::execute::StatementOutcome;
 use super::fitness::{obstacle, unfit};
-use super::sql::{self, Incoming};
+use super::sql::{self, PostgresIncomingTable};
 use super::{Result, UploadRows};
 use crate::array::Array;
 use crate::decoder::{RowDecoder, recycle};
@@ -37,7 +37,7 @@ pub(super) const UNDO: &str = "ROLLBACK TO tidewater_guard; RELEASE tidewater_gu
 
 /// One statement for rows of a batch.
 struct BatchStatement<'b, 'u> {
-    table: &'b Incoming<'u>,
+    table: &'b PostgresIncomingTable<'u>,
     op: Op,
     changed: &'b [usize],
     /// Inserts that find a unique value taken fail.
@@ -210,7 +210,7 @@ impl UploadRows<'_> {
     /// one that they were uploaded into, the uploader first of all.
     pub(super) async fn log_moved(
         &mut self,
-        table: &Incoming<'_>,
+        table: &PostgresIncomingTable<'_>,
         inserted: &[RowRef],
     ) -> Result<()> {
         let logs = sql::log_moved(table);
@@ -230,7 +230,7 @@ impl UploadRows<'_> {
     /// See [`Rows::find`](tidewater_centre::engine::upload::upload_writer::UploadWriter::find).
     pub(super) async fn read_by_key(
         &mut self,
-        table: &Incoming<'_>,
+        table: &PostgresIncomingTable<'_>,
         op: Op,
         rows: &[RowRef],
         image: RowImage,
@@ -280,7 +280,7 @@ impl UploadRows<'_> {
     /// Locks rows against changes.
     pub(super) async fn lock_by_key(
         &mut self,
-        table: &Incoming<'_>,
+        table: &PostgresIncomingTable<'_>,
         rows: &[RowRef],
     ) -> Result<()> {
         let mut possible = rows.to_vec();
@@ -309,7 +309,7 @@ impl UploadRows<'_> {
     /// Locks those of some rows that a delete finds as it expects them.
     async fn lock_deletable(
         &mut self,
-        table: &Incoming<'_>,
+        table: &PostgresIncomingTable<'_>,
         rows: &[RowRef],
         insists: bool,
     ) -> Result<Vec<RowRef>> {
@@ -333,7 +333,7 @@ impl UploadRows<'_> {
     /// See [`UploadWriter::find_rows_with_children`](tidewater_centre::engine::upload::upload_writer::UploadWriter::find_rows_with_children).
     pub(super) async fn look_for_children(
         &mut self,
-        table: &Incoming<'_>,
+        table: &PostgresIncomingTable<'_>,
         rows: &[RowRef],
         insists: bool,
     ) -> Result<Vec<RowRef>> {
@@ -378,7 +378,7 @@ fn split_or_fail(
     waiting.push(left.to_vec());
 }
 
-fn kept_from_its_key(table: &Incoming<'_>) -> RefusalReason {
+fn kept_from_its_key(table: &PostgresIncomingTable<'_>) -> RefusalReason {
     RefusalReason {
         code: Code::RowConstraint,
         reason: format!(
@@ -390,7 +390,11 @@ fn kept_from_its_key(table: &Incoming<'_>) -> RefusalReason {
 }
 
 /// The key of an uploaded row as it is, or as it is to be.
-fn key_of<'a>(table: &Incoming<'_>, row: &UnpackedRow<'a>, image: RowImage) -> Vec<Datum<'a>> {
+fn key_of<'a>(
+    table: &PostgresIncomingTable<'_>,
+    row: &UnpackedRow<'a>,
+    image: RowImage,
+) -> Vec<Datum<'a>> {
     if image == RowImage::Old || row.new.is_empty() {
         return row.key.clone();
     }
@@ -400,7 +404,12 @@ fn key_of<'a>(table: &Incoming<'_>, row: &UnpackedRow<'a>, image: RowImage) -> V
 
 /// Notes rows that a statement did nothing about. Of an insert that looks at nothing else, it was a
 /// trigger.
-fn pass_over(written: &mut BatchOutcome, table: &Incoming<'_>, is_strict: bool, rows: Vec<RowRef>) {
+fn pass_over(
+    written: &mut BatchOutcome,
+    table: &PostgresIncomingTable<'_>,
+    is_strict: bool,
+    rows: Vec<RowRef>,
+) {
     if !is_strict {
         return written.passed_over.extend(rows);
     }
@@ -432,7 +441,7 @@ pub(super) fn batch_size(refs: &[RowRef]) -> usize {
 /// be told of several, and what it did about a row that was passed over must not stay. Gives
 /// those that are to be done again.
 fn again(
-    table: &Incoming<'_>,
+    table: &PostgresIncomingTable<'_>,
     rows: &[RowRef],
     result: &[ResultRow],
     is_strict: bool,
@@ -457,7 +466,11 @@ fn again(
 }
 
 /// Whether a trigger of the centre gave an inserted row another key than the remote's.
-fn has_other_keys(table: &Incoming<'_>, rows: &[RowRef], result: &[ResultRow]) -> Result<bool> {
+fn has_other_keys(
+    table: &PostgresIncomingTable<'_>,
+    rows: &[RowRef],
+    result: &[ResultRow],
+) -> Result<bool> {
     let mut inserted = inserted_keys(table, result)?;
     let types = key_types(table);
     let mut packed = Vec::new();
@@ -470,7 +483,7 @@ fn has_other_keys(table: &Incoming<'_>, rows: &[RowRef], result: &[ResultRow]) -
     Ok(!inserted.is_empty())
 }
 
-fn key_types(table: &Incoming<'_>) -> Vec<ColumnType> {
+fn key_types(table: &PostgresIncomingTable<'_>) -> Vec<ColumnType> {
     let table = table.table;
     let columns = table.key.iter().map(|&it| &table.columns[it]);
     columns
@@ -479,7 +492,10 @@ fn key_types(table: &Incoming<'_>) -> Vec<ColumnType> {
 }
 
 /// The packed keys that an insert gave back.
-fn inserted_keys(incoming: &Incoming<'_>, result: &[ResultRow]) -> Result<HashSet<Vec<u8>>> {
+fn inserted_keys(
+    incoming: &PostgresIncomingTable<'_>,
+    result: &[ResultRow],
+) -> Result<HashSet<Vec<u8>>> {
     let table = incoming.table;
     let types = key_types(incoming);
     let mut decoder = RowDecoder::new(table.key.iter().map(|&it| table.columns[it].kind));
@@ -512,7 +528,7 @@ pub(super) fn ordinal(row: &ResultRow, column: usize) -> usize {
 
 /// The array parameters of a statement, column by column.
 pub(super) fn parameters(
-    incoming: &Incoming<'_>,
+    incoming: &PostgresIncomingTable<'_>,
     op: Op,
     changed: &[usize],
     rows: &[RowRef],
@@ -541,7 +557,7 @@ pub(super) fn parameters(
 
 /// The rows of a batch that a statement did nothing about.
 fn passed_over(
-    incoming: &Incoming<'_>,
+    incoming: &PostgresIncomingTable<'_>,
     op: Op,
     rows: &[RowRef],
     result: &[ResultRow],
@@ -575,7 +591,7 @@ fn passed_over(
 
 /// The parameters of [`sql::read_by_key`]: the keys of an image, and what is compared with.
 fn read_parameters(
-    incoming: &Incoming<'_>,
+    incoming: &PostgresIncomingTable<'_>,
     op: Op,
     rows: &[RowRef],
     image: RowImage,

@@ -4,7 +4,7 @@
 
 use tidewater_protocol::Op;
 
-use super::sql::{self, Incoming};
+use super::sql::{self, PostgresIncomingTable};
 use super::statements::ordinal;
 use super::{Result, UploadRows};
 use crate::array::Array;
@@ -37,7 +37,7 @@ impl UploadRows<'_> {
     /// that cannot be told. `arrays` are the parameters of their statement.
     pub(super) async fn suspects(
         &self,
-        table: &Incoming<'_>,
+        table: &PostgresIncomingTable<'_>,
         op: Op,
         changed: &[usize],
         rows: &[RowRef],
@@ -57,7 +57,7 @@ impl UploadRows<'_> {
 
     async fn violating(
         &self,
-        table: &Incoming<'_>,
+        table: &PostgresIncomingTable<'_>,
         op: Op,
         changed: &[usize],
         arrays: &[Array],

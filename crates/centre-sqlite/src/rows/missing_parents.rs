@@ -5,7 +5,7 @@ use rusqlite::params_from_iter;
 
 use super::UploadRows;
 use crate::publication::SqliteTables;
-use crate::row::Incoming;
+use crate::row::SqliteIncomingTable;
 use crate::{failure, quote};
 use tidewater_centre::engine::upload::incoming_rows::RowRef;
 use tidewater_centre::engine::upload::missing_parent_reason::is_own_parent;
@@ -17,7 +17,7 @@ impl UploadRows<'_> {
     /// See [`UploadWriter::find_rows_without_parent`](tidewater_centre::engine::upload::upload_writer::UploadWriter::find_rows_without_parent).
     pub(super) fn select_rows_without_parent(
         &self,
-        table: &Incoming<'_>,
+        table: &SqliteIncomingTable<'_>,
         reference: &ParentReference<'_, SqliteTables>,
         rows: &[RowRef],
     ) -> Result<Vec<RowRef>, CentreError> {

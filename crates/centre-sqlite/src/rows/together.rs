@@ -7,7 +7,7 @@ use super::refusal::RowError;
 use super::{Result, UploadRows, ended};
 use crate::deferred_violations;
 use crate::publication::SqliteTables;
-use crate::row::{Incoming, RowFate};
+use crate::row::{RowFate, SqliteIncomingTable};
 use tidewater_centre::engine::upload::incoming_rows::RowRef;
 use tidewater_centre::engine::upload::upload_writer::CyclePart;
 
@@ -62,7 +62,11 @@ impl UploadRows<'_> {
     }
 
     /// Writes rows; gives back those that could not be written.
-    fn those_left(&mut self, table: &Incoming<'_>, rows: &[RowRef]) -> Result<Vec<RowRef>> {
+    fn those_left(
+        &mut self,
+        table: &SqliteIncomingTable<'_>,
+        rows: &[RowRef],
+    ) -> Result<Vec<RowRef>> {
         let mut left = Vec::new();
         let mut end = None;
         let mut writer = self.writer(table)?;

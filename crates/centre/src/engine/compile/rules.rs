@@ -53,6 +53,21 @@ pub struct CompiledWindow {
 }
 
 impl CompiledRule {
+    /// The columns that decide anything of the table at a level of the route, which is 1 or above:
+    /// those that are referred to, those that refer on, those that are partitioned by, and windows'.
+    pub fn watched_columns(&self, level: usize) -> Vec<usize> {
+        let mut watched = self.route[level - 1].parent_columns.clone();
+        watched.extend(self.route.get(level).into_iter().flat_map(|it| &it.columns));
+        if level == self.route.len() {
+            watched.extend(&self.columns);
+        }
+        let windows = self.windows.iter().filter(|it| it.level == level);
+        watched.extend(windows.map(|it| it.column));
+        watched.sort_unstable();
+        watched.dedup();
+        watched
+    }
+
     /// The table at some place of the route; `own` is the first.
     pub fn table_at(&self, own: usize, level: usize) -> usize {
         match level {

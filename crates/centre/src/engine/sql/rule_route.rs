@@ -54,16 +54,10 @@ impl<C> RuleRoute<C> {
         for (index, reach) in rule.route.iter().enumerate() {
             let level = index + 1;
             let table = catalog.sql_table(reach.parent);
-            let mut watched = reach.parent_columns.clone();
-            watched.extend(rule.route.get(level).into_iter().flat_map(|it| &it.columns));
-            if level == rule.route.len() {
-                watched.extend(&rule.columns);
-            }
-            let windows = rule.windows.iter().filter(|it| it.level == level);
-            watched.extend(windows.map(|it| it.column));
-            watched.sort_unstable();
-            watched.dedup();
-            let watched = watched.into_iter().map(|it| table.columns[it].clone());
+            let watched = rule
+                .watched_columns(level)
+                .into_iter()
+                .map(|it| table.columns[it].clone());
             steps.push(RuleRouteStep {
                 columns: below.sql_names(&reach.columns),
                 parent: reach.parent,
