@@ -4,12 +4,13 @@ use bytes::BytesMut;
 use tokio_postgres::Statement;
 use tokio_postgres::types::{Format, IsNull, ToSql, Type, to_sql_checked};
 
-use tidewater_protocol::{ColumnType, Value, ValueRef};
+use tidewater_protocol::{ColumnType, Datum, Value, ValueRef};
 
 use super::values::PostgresType;
 use tidewater_centre::ProcedureCall;
 use tidewater_centre::engine::script::Script;
 use tidewater_centre::engine::scripts;
+use tidewater_centre::error::CentreError;
 
 /// A value as it is sent.
 #[derive(Debug)]
@@ -41,8 +42,25 @@ pub(super) fn of_call(
     arguments.collect()
 }
 
+/// A value in the binary form of its own kind.
+pub(super) fn encoded(
+    kind: PostgresType,
+    value: &Datum<'_>,
+) -> Result<EncodedArgument, CentreError> {
+    if *value == Datum::Null {
+        return Ok(EncodedArgument::Null);
+    }
+    let mut encoded = Vec::new();
+    let fits = kind.encode(value, &mut encoded);
+    fits.map_err(|_| CentreError::Internal {
+        message: format!("{value:.40} was to be sent as a value of kind {kind:?}"),
+    })?;
+    // Without the length.
+    Ok(EncodedArgument::Binary(encoded.split_off(4)))
+}
+
 /// A value in the binary form of the type that PostgreSQL wants, or as text that it makes one of.
-fn argument(column_type: ColumnType, value: &Value, of: &Type) -> EncodedArgument {
+pub(super) fn argument(column_type: ColumnType, value: &Value, of: &Type) -> EncodedArgument {
     if *value == Value::Null {
         return EncodedArgument::Null;
     }

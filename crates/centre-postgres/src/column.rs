@@ -31,6 +31,12 @@ pub(super) struct PgColumn {
 }
 
 impl SqlColumn for PgColumn {
+    type Kind = PostgresType;
+
+    fn kind(&self) -> PostgresType {
+        self.kind
+    }
+
     fn name(&self) -> &str {
         &self.name
     }

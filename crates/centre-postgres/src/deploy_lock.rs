@@ -4,7 +4,7 @@ use crate::connection::PostgresConnection;
 use crate::driver_error::statement_failed;
 use crate::state::ADVISORY_LOCK;
 use crate::triggers::marker;
-use tidewater_centre::engine::connection::DatabaseConnection as _;
+use tidewater_centre::engine::connection::{DatabaseConnection as _, TransactionMode};
 use tidewater_centre::error::CentreError;
 
 /// The SQL that has remotes fetch all rows of a log's table.
@@ -17,7 +17,7 @@ pub(super) async fn begin_alone(
     connection: &mut PostgresConnection,
     lock_timeout_ms: u32,
 ) -> Result<(), CentreError> {
-    connection.begin().await?;
+    connection.begin(TransactionMode::WRITING).await?;
     let settings = format!(
         "SET LOCAL lock_timeout = {lock_timeout_ms}; \
          SELECT pg_catalog.pg_advisory_xact_lock({ADVISORY_LOCK});"

@@ -1,6 +1,7 @@
 //! How statements on the server's own tables are spelled here, and the tables.
 
 use super::state;
+use tidewater_centre::engine::connection::{Durability, TransactionMode};
 use tidewater_centre::engine::sql::lexing::SqlLexing;
 use tidewater_centre::engine::sql::sql_dialect::{SqlDialect, StepLock};
 use tidewater_centre::engine::sql::system_dialect::SystemDialect;
@@ -60,6 +61,18 @@ impl SqlDialect for PostgresDialect {
             nests_comments: true,
             ends_comments_at_returns: true,
             ..SqlLexing::STANDARD
+        }
+    }
+
+    fn begin(&self, mode: TransactionMode) -> &'static str {
+        match mode {
+            TransactionMode::Writing(Durability::Durable) => "BEGIN",
+            TransactionMode::Writing(Durability::Soon) => {
+                "BEGIN; SET LOCAL synchronous_commit = off"
+            }
+            TransactionMode::Reading => "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY",
+            // One that only reads creates no temporary tables, either.
+            TransactionMode::Trying => "BEGIN ISOLATION LEVEL REPEATABLE READ",
         }
     }
 

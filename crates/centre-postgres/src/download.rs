@@ -32,8 +32,9 @@ use tidewater_centre::engine::connection::{
 };
 use tidewater_centre::engine::download::{
     DownloadSnapshot, DurableMark, KeyOrder, OpenedSubscription, RuleHolding, RuleRows, TablePlace,
-    TakeKey, TakeRow,
+    TakeKey,
 };
+use tidewater_centre::engine::flight::TakeRow;
 use tidewater_centre::engine::scope::{ScopeChange, ScopePurpose, SerialValidity, Serials};
 use tidewater_centre::engine::scripts;
 use tidewater_centre::engine::watermark::PresentedCheckpoint;

@@ -42,6 +42,7 @@ mod script_times;
 mod state;
 mod statement_check;
 mod system_statement;
+mod table_statement;
 mod tls;
 mod tracked;
 mod tracking;

@@ -1,6 +1,7 @@
 //! The tables of publications, and what PostgreSQL knows of them.
 
 use super::catalog::PostgresCatalog;
+use super::table_statement::ArrayRows;
 use super::triggers::LogSpec;
 use super::values::PostgresType;
 use crate::column::PgColumn;
@@ -45,6 +46,8 @@ pub(super) struct Effects {
 }
 
 impl TableAdapter for PostgresTables {
+    type Kind = PostgresType;
+    type Rows = ArrayRows;
     type Column = PgColumn;
     type Log = LogSpec;
     type Details = TableDetails;

@@ -1,12 +1,13 @@
 //! How statements on the server's own tables are run here.
 
+use std::borrow::Cow;
 use std::error::Error;
 use std::pin::Pin;
 use std::task::Poll;
 
 use bytes::BytesMut;
 use futures_util::future::{self, BoxFuture};
-use futures_util::{FutureExt, StreamExt, TryFutureExt, pin_mut};
+use futures_util::{FutureExt, StreamExt, pin_mut};
 use tokio_postgres::types::{FromSql, IsNull, ToSql, Type, to_sql_checked};
 use tokio_postgres::{Client, Statement};
 
@@ -14,9 +15,12 @@ use tidewater_protocol::Value;
 
 use super::connection::PostgresConnection;
 use super::dialect::PostgresDialect;
-use crate::driver_error::{centre_error, statement_failed};
-use tidewater_centre::engine::connection::{
-    self, Durability, ResultRow, StatementResult, SystemStatement,
+use crate::driver_error::statement_failed;
+use crate::publication::PostgresTables;
+use crate::table_statement::run_on_tables;
+use tidewater_centre::engine::connection::{self, ResultRow, StatementResult, SystemStatement};
+use tidewater_centre::engine::flight::{
+    FlightFailure, FlightStep, StatementUse, TableArgument, TableStatement, TakeRow,
 };
 use tidewater_centre::engine::sql::sql_dialect::SqlDialect;
 use tidewater_centre::engine::sql::system_dialect::SystemDialect as _;
@@ -145,100 +149,125 @@ impl PostgresConnection {
     ) -> Result<Vec<Statement>, CentreError> {
         let mut prepared = Vec::with_capacity(statements.len());
         for own in statements {
-            let identity = own.sql.identity();
-            if let Some(known) = self.system_statements.get(&identity) {
-                prepared.push(known.clone());
-                continue;
-            }
-            let statement = self.prepare(&PostgresDialect.spell(own.sql), &[]).await?;
-            self.system_statements.insert(identity, statement.clone());
-            prepared.push(statement);
+            prepared.push(self.prepare_one_of_own(own).await?);
         }
         Ok(prepared)
+    }
+
+    async fn prepare_one_of_own(
+        &mut self,
+        own: &SystemStatement,
+    ) -> Result<Statement, CentreError> {
+        let identity = own.sql.identity();
+        if let Some(known) = self.system_statements.get(&identity) {
+            return Ok(known.clone());
+        }
+        let statement = self.prepare(&PostgresDialect.spell(own.sql), &[]).await?;
+        self.system_statements.insert(identity, statement.clone());
+        Ok(statement)
     }
 }
 
 impl connection::DatabaseConnection for PostgresConnection {
+    type Tables = PostgresTables;
+
     const DIALECT: &'static dyn SqlDialect = &PostgresDialect;
 
-    async fn flight(
+    async fn run(
         &mut self,
-        what: &'static str,
-        statements: &[SystemStatement],
-    ) -> Result<Vec<StatementResult>, CentreError> {
-        let prepared = self.prepare_own(statements).await?;
-        let answers = run_all(self.client(), &prepared, statements).await;
-        answers.map_err(statement_failed(what))
-    }
-
-    async fn transact(
-        &mut self,
-        what: &'static str,
-        durability: Durability,
-        statements: &[SystemStatement],
-    ) -> Result<Vec<StatementResult>, CentreError> {
-        let prepared = self.prepare_own(statements).await?;
-        let client = self.client();
-        let begin = match durability {
-            Durability::Durable => "BEGIN",
-            Durability::Soon => "BEGIN; SET LOCAL synchronous_commit = off",
-        };
-        let batch = |sql| {
-            client
-                .batch_execute(sql)
-                .map_ok(|()| StatementResult::default())
-        };
-        let mut runs = vec![batch(begin).boxed()];
-        for (statement, own) in prepared.iter().zip(statements) {
-            runs.push(run(client, statement, own).boxed());
+        what: &str,
+        steps: Vec<FlightStep<'_, PostgresTables>>,
+    ) -> Result<Vec<StatementResult>, FlightFailure> {
+        let mut prepared = Vec::with_capacity(steps.len());
+        for (step, number) in steps.into_iter().zip(0..) {
+            let step = self.prepare_step(step).await;
+            prepared.push(step.map_err(|error| FlightFailure {
+                step: number,
+                error,
+            })?);
         }
-        // After a failure it undoes the transaction.
-        runs.push(batch("COMMIT").boxed());
-        let answers = all_at_once(runs).await.into_iter();
-        let mut answers: Vec<StatementResult> = answers
-            .collect::<Result<_, _>>()
-            .map_err(statement_failed(what))?;
-        answers.pop();
-        answers.remove(0);
-        Ok(answers)
+        let client = self.client();
+        let runs = prepared.into_iter();
+        let runs = runs.map(|step| run_step(client, what, step).boxed());
+        // After a failure, what follows in a transaction fails, too, and its end undoes it.
+        let answers = all_at_once(runs.collect()).await.into_iter().enumerate();
+        let answers =
+            answers.map(|(step, answer)| answer.map_err(|error| FlightFailure { step, error }));
+        answers.collect()
     }
+}
 
-    async fn begin(&mut self) -> Result<(), CentreError> {
-        let begun = self.client().batch_execute("BEGIN").await;
-        begun.map_err(statement_failed("beginning a transaction"))
-    }
-
-    async fn begin_reading(&mut self) -> Result<(), CentreError> {
-        let begin = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY";
-        let begun = self.client().batch_execute(begin).await;
-        begun.map_err(statement_failed("beginning to read"))
-    }
-
-    async fn begin_trying(&mut self) -> Result<(), CentreError> {
-        // One that only reads creates no temporary tables, either.
-        let begin = "BEGIN ISOLATION LEVEL REPEATABLE READ";
-        let begun = self.client().batch_execute(begin).await;
-        begun.map_err(statement_failed("beginning to read"))
-    }
-
-    async fn execute(&mut self, what: &str, sql: &str) -> Result<(), CentreError> {
-        let executed = self.client().batch_execute(sql).await;
-        executed.map_err(|error| match error.code().map(|code| code.code()) {
-            // lock_not_available
-            Some("55P03") => CentreError::Locked {
-                message: "the table is locked by another session".into(),
-            },
-            _ => centre_error(what, &error),
+impl PostgresConnection {
+    /// Prepares the statement of a step, if it has one.
+    async fn prepare_step<'s>(
+        &mut self,
+        step: FlightStep<'s, PostgresTables>,
+    ) -> Result<PreparedStep<'s>, CentreError> {
+        Ok(match step {
+            FlightStep::Run(sql) => PreparedStep::Run(sql),
+            FlightStep::Commit => PreparedStep::Run("COMMIT".into()),
+            FlightStep::System(own) => {
+                PreparedStep::System(self.prepare_one_of_own(own).await?, own)
+            }
+            FlightStep::Table(asked, take) => {
+                PreparedStep::Table(self.prepare_on_tables(&asked).await?, asked, take)
+            }
         })
     }
 
-    async fn commit(&mut self) -> Result<(), CentreError> {
-        let committed = self.client().batch_execute("COMMIT").await;
-        committed.map_err(statement_failed("committing a transaction"))
+    async fn prepare_on_tables(
+        &mut self,
+        statement: &TableStatement<'_, PostgresTables>,
+    ) -> Result<Statement, CentreError> {
+        let types = statement.arguments.iter().map(|it| match it {
+            TableArgument::Value(kind, _) => {
+                Type::from_oid(kind.parameter().0).unwrap_or(Type::UNKNOWN)
+            }
+            TableArgument::Untyped(..) => Type::UNKNOWN,
+        });
+        let types: Vec<Type> = types.collect();
+        match statement.usage {
+            StatementUse::Often => self.prepare(&statement.sql, &types).await,
+            StatementUse::Once => {
+                let prepared = self.client().prepare_typed(&statement.sql, &types).await;
+                prepared.map_err(statement_failed(statement.what))
+            }
+            // Prepared before: what is sent after another answer would be run behind the rest of
+            // the flight.
+            StatementUse::Bulk => {
+                let copy = format!("COPY ({}) TO STDOUT (FORMAT BINARY)", statement.sql);
+                let prepared = self.client().prepare(&copy).await;
+                prepared.map_err(statement_failed(statement.what))
+            }
+        }
     }
+}
 
-    async fn rollback(&mut self) -> Result<(), CentreError> {
-        let undone = self.client().batch_execute("ROLLBACK").await;
-        undone.map_err(statement_failed("undoing a transaction"))
+/// A step of a flight whose statement is prepared.
+enum PreparedStep<'s> {
+    Run(Cow<'s, str>),
+    System(Statement, &'s SystemStatement),
+    Table(Statement, TableStatement<'s, PostgresTables>, TakeRow<'s>),
+}
+
+async fn run_step(
+    client: &Client,
+    what: &str,
+    step: PreparedStep<'_>,
+) -> Result<StatementResult, CentreError> {
+    match step {
+        PreparedStep::Run(sql) if sql.is_empty() => Ok(StatementResult::default()),
+        PreparedStep::Run(sql) => {
+            let done = client.batch_execute(&sql).await;
+            done.map_err(statement_failed(what))?;
+            Ok(StatementResult::default())
+        }
+        PreparedStep::System(prepared, own) => {
+            let answer = run(client, &prepared, own).await;
+            answer.map_err(statement_failed(what))
+        }
+        PreparedStep::Table(prepared, asked, take) => {
+            run_on_tables(client, &prepared, &asked, take).await
+        }
     }
 }

@@ -35,7 +35,8 @@ use tidewater_centre::engine::change_tracking::{
 };
 use tidewater_centre::engine::compile::{CompiledTable, WhichRule};
 use tidewater_centre::engine::connection::{
-    DatabaseConnection as _, StatementResult, SystemStatement, each, system_row, system_sql,
+    DatabaseConnection as _, StatementResult, SystemStatement, TransactionMode, each, system_row,
+    system_sql,
 };
 use tidewater_centre::engine::deployment_step::{
     DeploymentStep, ExistingChangeLogs, FoundLog, ScopeSources,
@@ -330,7 +331,7 @@ impl ChangeTracking for PostgresCentre {
     }
 
     async fn begin_pruning(connection: &mut PostgresConnection) -> Result<bool, CentreError> {
-        connection.begin().await?;
+        connection.begin(TransactionMode::WRITING).await?;
         let lock = system_sql!(
             "SELECT pg_catalog.pg_try_advisory_xact_lock(?1)",
             ADVISORY_LOCK

@@ -11,6 +11,9 @@ use tidewater_protocol::datetime::MAX_MICROS;
 use tidewater_protocol::decimal::Decimal;
 use tidewater_protocol::{ColumnType, Datum, ValueRef};
 
+use tidewater_centre::engine::flight::ValueKind;
+use tidewater_centre::engine::sql::system_table::SystemType;
+
 mod numeric;
 
 /// 2000-01-01, from where PostgreSQL counts, in days since 1970-01-01.
@@ -19,7 +22,7 @@ const EPOCH_MICROS: i64 = EPOCH_DAYS * 86_400_000_000;
 
 /// How the values of a column travel between us and PostgreSQL.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) enum PostgresType {
+pub(crate) enum PostgresType {
     Int2,
     Int4,
     Int8,
@@ -46,6 +49,17 @@ pub(super) enum PostgresType {
 /// A value that a column of this kind cannot hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct UnfitValue;
+
+impl ValueKind for PostgresType {
+    fn of_system(system_type: SystemType) -> PostgresType {
+        match system_type {
+            SystemType::Integer | SystemType::Serial => PostgresType::Int8,
+            SystemType::Boolean => PostgresType::Bool,
+            SystemType::ShortText | SystemType::Text => PostgresType::Text,
+            SystemType::ShortBlob | SystemType::Blob => PostgresType::Bytea,
+        }
+    }
+}
 
 impl PostgresType {
     /// The kind of a base type, by the type's OID (`pg_type.dat`).

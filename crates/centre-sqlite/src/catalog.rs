@@ -4,6 +4,7 @@ use tidewater_protocol::{ColumnType, ForeignKeyAction, index_sql};
 
 use super::connection::SqliteConnection;
 use super::upstream::BranchSubscription;
+use super::values::SqliteKind;
 use super::{failure, quote, values};
 use tidewater_centre::engine::catalog::{
     self, CheckInfo, ColumnInfo, ForeignKeyInfo, RowNumbering, TableInfo, checks,
@@ -78,6 +79,15 @@ impl SqliteColumn {
 }
 
 impl SqlColumn for SqliteColumn {
+    type Kind = SqliteKind;
+
+    fn kind(&self) -> SqliteKind {
+        SqliteKind {
+            column_type: self.column_type,
+            is_kept_as_text: self.is_kept_as_text,
+        }
+    }
+
     fn name(&self) -> &str {
         &self.name
     }

@@ -6,14 +6,18 @@ use std::ops::{Deref, DerefMut};
 use std::rc::Rc;
 
 use rusqlite::params_from_iter;
-use rusqlite::types::{ToSqlOutput, ValueRef as Stored};
+use rusqlite::types::{ToSqlOutput, Value as Native, ValueRef as Stored};
 
-use tidewater_protocol::Value;
+use tidewater_protocol::{Datum, Value};
 
+use super::arguments::bound;
 use super::dialect::SqliteDialect;
 use super::failure;
-use tidewater_centre::engine::connection::{
-    self, Durability, ResultRow, StatementResult, SystemStatement,
+use super::publication::SqliteTables;
+use super::values::{self, SqliteKind};
+use tidewater_centre::engine::connection::{self, ResultRow, StatementResult, SystemStatement};
+use tidewater_centre::engine::flight::{
+    FlightFailure, FlightStep, StatementUse, TableArgument, TableStatement, TakeRow,
 };
 use tidewater_centre::engine::sql::sql_dialect::SqlDialect;
 use tidewater_centre::engine::sql::statement_shape::{StatementIdentity, SystemSql};
@@ -125,69 +129,126 @@ fn run_once<'v>(
     Ok(StatementResult { rows, changed })
 }
 
+impl SqliteConnection {
+    fn run_step(
+        &self,
+        what: &str,
+        step: FlightStep<'_, SqliteTables>,
+    ) -> Result<StatementResult, CentreError> {
+        let done = match step {
+            FlightStep::Run(sql) => run_text(self, &sql),
+            FlightStep::Commit => run_text(self, "COMMIT"),
+            FlightStep::System(own) => run(self, own),
+            FlightStep::Table(statement, take) => return run_on_tables(self, &statement, take),
+        };
+        done.map_err(failure(what))
+    }
+}
+
+/// Runs statements without parameters. A single one is kept, as savepoints are.
+fn run_text(connection: &rusqlite::Connection, sql: &str) -> rusqlite::Result<StatementResult> {
+    match sql.contains(';') {
+        true => connection.execute_batch(sql)?,
+        false if sql.is_empty() => {}
+        false => drop(connection.prepare_cached(sql)?.execute([])?),
+    }
+    Ok(StatementResult::default())
+}
+
+/// Runs a statement on the application's tables, for rows one after the other.
+fn run_on_tables(
+    connection: &rusqlite::Connection,
+    asked: &TableStatement<'_, SqliteTables>,
+    take: TakeRow<'_>,
+) -> Result<StatementResult, CentreError> {
+    let failed = failure(asked.what);
+    let arguments: Vec<Native> = asked.arguments.iter().map(argument).collect();
+    let (mut kept, mut prepared);
+    let statement: &mut rusqlite::Statement<'_> = match asked.usage {
+        StatementUse::Often => {
+            kept = connection.prepare_cached(&asked.sql).map_err(failed)?;
+            &mut kept
+        }
+        StatementUse::Once | StatementUse::Bulk => {
+            prepared = connection.prepare(&asked.sql).map_err(failed)?;
+            &mut prepared
+        }
+    };
+    let mut answer = StatementResult::default();
+    match asked.rows {
+        None => answer.changed = run_for(statement, arguments, asked, take)?,
+        Some(rows) => {
+            for (row, number) in rows.rows.iter().zip(1..) {
+                let mut parameters = arguments.clone();
+                parameters.push(Native::Integer(number));
+                parameters.extend(row.iter().cloned());
+                answer.changed += run_for(statement, parameters, asked, &mut *take)?;
+            }
+        }
+    }
+    Ok(answer)
+}
+
+/// Runs a statement once; tells how many rows it has changed.
+fn run_for(
+    statement: &mut rusqlite::Statement<'_>,
+    parameters: Vec<Native>,
+    asked: &TableStatement<'_, SqliteTables>,
+    take: TakeRow<'_>,
+) -> Result<u64, CentreError> {
+    let failed = failure(asked.what);
+    let parameters = params_from_iter(parameters);
+    if statement.column_count() == 0 {
+        return Ok(statement.execute(parameters).map_err(failed)? as u64);
+    }
+    let mut rows = statement.query(parameters).map_err(failed)?;
+    let mut found = 0;
+    while let Some(row) = rows.next().map_err(failed)? {
+        found += 1;
+        let yields = asked.yields.iter().enumerate();
+        let values = yields.map(|(at, kind)| Ok(kind.read(row.get_ref(at)?)));
+        let values: rusqlite::Result<Vec<Datum<'_>>> = values.collect();
+        take(&values.map_err(failed)?)?;
+    }
+    Ok(found)
+}
+
+fn argument(argument: &TableArgument<'_, SqliteKind>) -> Native {
+    match argument {
+        TableArgument::Value(_, value) => values::native(value.stored(&mut String::new())),
+        TableArgument::Untyped(column_type, value) => bound(*column_type, value),
+    }
+}
+
 impl connection::DatabaseConnection for SqliteConnection {
+    type Tables = SqliteTables;
+
     const DIALECT: &'static dyn SqlDialect = &SqliteDialect;
 
-    async fn flight(
+    async fn run(
         &mut self,
-        what: &'static str,
-        statements: &[SystemStatement],
-    ) -> Result<Vec<StatementResult>, CentreError> {
-        let answers = statements.iter().map(|own| run(self, own));
-        answers.collect::<Result<_, _>>().map_err(failure(what))
-    }
-
-    async fn transact(
-        &mut self,
-        what: &'static str,
-        _: Durability,
-        statements: &[SystemStatement],
-    ) -> Result<Vec<StatementResult>, CentreError> {
-        self.begin().await?;
-        let answers = self.flight(what, statements).await;
-        match &answers {
-            Ok(_) => self.commit().await?,
-            Err(_) => self.rollback().await?,
+        what: &str,
+        steps: Vec<FlightStep<'_, SqliteTables>>,
+    ) -> Result<Vec<StatementResult>, FlightFailure> {
+        let mut answers = Vec::with_capacity(steps.len());
+        let mut steps = steps.into_iter().enumerate();
+        while let Some((number, step)) = steps.next() {
+            let done = self.run_step(what, step);
+            match done {
+                Ok(answer) => answers.push(answer),
+                Err(error) => {
+                    let is_undone = steps.any(|(_, it)| matches!(it, FlightStep::Commit));
+                    if is_undone && !self.is_autocommit() {
+                        // The error says more than that this failed, too.
+                        let _ = self.execute_batch("ROLLBACK");
+                    }
+                    return Err(FlightFailure {
+                        step: number,
+                        error,
+                    });
+                }
+            }
         }
-        answers
-    }
-
-    async fn begin(&mut self) -> Result<(), CentreError> {
-        let begun = self.execute_batch("BEGIN IMMEDIATE");
-        begun.map_err(failure("beginning a transaction"))
-    }
-
-    async fn begin_reading(&mut self) -> Result<(), CentreError> {
-        // The first read takes the snapshot.
-        let begun = self.execute_batch("BEGIN");
-        begun.map_err(failure("beginning to read"))
-    }
-
-    async fn execute(&mut self, what: &str, sql: &str) -> Result<(), CentreError> {
-        let executed = self.execute_batch(sql);
-        executed.map_err(|error| match failure("deploying")(error) {
-            CentreError::StatementFailed {
-                message,
-                sqlstate,
-                retry,
-                ..
-            } => CentreError::StatementFailed {
-                what: what.to_owned(),
-                message,
-                sqlstate,
-                retry,
-            },
-            other => other,
-        })
-    }
-
-    async fn commit(&mut self) -> Result<(), CentreError> {
-        let committed = self.execute_batch("COMMIT");
-        committed.map_err(failure("committing a transaction"))
-    }
-
-    async fn rollback(&mut self) -> Result<(), CentreError> {
-        let undone = self.execute_batch("ROLLBACK");
-        undone.map_err(failure("undoing a transaction"))
+        Ok(answers)
     }
 }

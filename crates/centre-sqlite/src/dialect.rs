@@ -1,5 +1,6 @@
 //! How statements on the server's own tables are spelled here, and the tables.
 
+use tidewater_centre::engine::connection::TransactionMode;
 use tidewater_centre::engine::sql::lexing::SqlLexing;
 use tidewater_centre::engine::sql::sql_dialect::SqlDialect;
 use tidewater_centre::engine::sql::system_dialect::SystemDialect;
@@ -55,6 +56,14 @@ impl SqlDialect for SqliteDialect {
 
     fn parameter(&self, number: usize) -> String {
         format!("?{number}")
+    }
+
+    /// The first read of a transaction that reads takes its snapshot.
+    fn begin(&self, mode: TransactionMode) -> &'static str {
+        match mode {
+            TransactionMode::Writing(_) => "BEGIN IMMEDIATE",
+            TransactionMode::Reading | TransactionMode::Trying => "BEGIN",
+        }
     }
 
     /// Its subqueries cannot name their columns.

@@ -19,9 +19,10 @@ use tidewater_centre::download::{DownloadJob, DownloadSubscription};
 use tidewater_centre::engine::connection::{StatementResult, SystemStatement};
 use tidewater_centre::engine::download::{
     DownloadSnapshot, DurableMark, KeyOrder, OpenedSubscription, RuleHolding, RuleRows, TablePlace,
-    TakeKey, TakeRow,
+    TakeKey,
 };
 use tidewater_centre::engine::exact::unpack;
+use tidewater_centre::engine::flight::TakeRow;
 use tidewater_centre::engine::scope::{ScopeChange, ScopePurpose, SerialValidity};
 use tidewater_centre::engine::scripts::ScriptStatement;
 use tidewater_centre::engine::watermark::PresentedCheckpoint;

@@ -130,7 +130,7 @@ fn quote(name: &str) -> String {
 }
 
 /// Turns an error of the driver into ours, saying what was being done.
-fn failure(what: &'static str) -> impl Fn(rusqlite::Error) -> CentreError + Copy {
+fn failure(what: &str) -> impl Fn(rusqlite::Error) -> CentreError + Copy + '_ {
     move |error| {
         let (retry, code) = match &error {
             rusqlite::Error::SqliteFailure(failure, _)

@@ -4,6 +4,7 @@ use tidewater_protocol::ColumnType;
 
 use super::catalog::{SqliteCatalog, SqliteColumn};
 use super::recorded_log::RecordedLog;
+use super::values::{NativeRows, SqliteKind};
 use super::{quote, state};
 use tidewater_centre::engine::compile::CompiledTable;
 use tidewater_centre::engine::publication;
@@ -46,6 +47,8 @@ pub(crate) struct TableDetails {
 }
 
 impl TableAdapter for SqliteTables {
+    type Kind = SqliteKind;
+    type Rows = NativeRows;
     type Column = SqliteColumn;
     type Log = RecordedLog;
     type Details = TableDetails;

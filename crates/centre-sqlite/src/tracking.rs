@@ -158,7 +158,9 @@ impl ChangeTracking for SqliteCentre {
     }
 
     async fn begin_alone(connection: &mut SqliteConnection) -> Result<(), CentreError> {
-        let begun = connection::DatabaseConnection::begin(connection).await;
+        let begun =
+            connection::DatabaseConnection::begin(connection, connection::TransactionMode::WRITING)
+                .await;
         begun.map_err(|error| match error {
             CentreError::Locked { .. } => CentreError::Locked {
                 message: "the database file is locked by another connection; nothing was changed"

@@ -16,6 +16,74 @@ use tidewater_protocol::pack::same;
 use tidewater_protocol::{ColumnType, Datum, ValueRef};
 
 use tidewater_centre::engine::exact::{canonical, shortest};
+use tidewater_centre::engine::flight::{RowParameters, ValueKind};
+use tidewater_centre::engine::sql::system_table::SystemType;
+
+/// How the values of a column travel between the engine and SQLite.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct SqliteKind {
+    /// The type of the values.
+    pub(super) column_type: ColumnType,
+    /// Whether the column has TEXT affinity.
+    pub(super) is_kept_as_text: bool,
+}
+
+impl SqliteKind {
+    /// Understands a value as SQLite stores it.
+    pub(super) fn read(self, stored: Stored<'_>) -> Datum<'_> {
+        read(self.column_type, stored)
+    }
+}
+
+impl ValueKind for SqliteKind {
+    fn of_system(system_type: SystemType) -> SqliteKind {
+        SqliteKind {
+            column_type: match system_type {
+                SystemType::Integer | SystemType::Serial => ColumnType::Integer,
+                SystemType::Boolean => ColumnType::Boolean,
+                SystemType::ShortText | SystemType::Text => ColumnType::Text,
+                SystemType::ShortBlob | SystemType::Blob => ColumnType::Bytes,
+            },
+            is_kept_as_text: false,
+        }
+    }
+}
+
+/// Rows of values as parameters: the statement is run for one after the other.
+#[derive(Debug)]
+pub(crate) struct NativeRows {
+    kinds: Vec<SqliteKind>,
+    pub(super) rows: Vec<Vec<Native>>,
+}
+
+impl RowParameters for NativeRows {
+    type Kind = SqliteKind;
+
+    fn new(kinds: &[SqliteKind]) -> NativeRows {
+        NativeRows {
+            kinds: kinds.to_vec(),
+            rows: Vec::new(),
+        }
+    }
+
+    fn push(&mut self, row: &[Datum<'_>]) -> bool {
+        let values = self.kinds.iter().zip(row);
+        let bound = values.map(|(it, value)| bind(it.column_type, it.is_kept_as_text, value));
+        let bound: Result<Vec<Native>, _> = bound.collect();
+        let is_fit = bound.is_ok();
+        self.rows.extend(bound);
+        is_fit
+    }
+
+    fn count(&self) -> usize {
+        self.rows.len()
+    }
+
+    fn relation(kinds: &[SqliteKind], first: usize) -> String {
+        let columns = (1..=kinds.len()).map(|at| format!(", ?{} AS c{at}", first + at));
+        format!("(SELECT ?{first} AS n{}) AS v", columns.collect::<String>())
+    }
+}
 
 /// The type that a declared type name stands for; `None` for names that mean nothing.
 pub(super) fn column_type(declared: &str) -> Option<ColumnType> {

@@ -8,7 +8,7 @@ use tidewater_protocol::message::NumberBlock;
 use tidewater_protocol::{PublicationSchema, RemoteId};
 
 use super::catalog::{CatalogReader, listed};
-use super::connection::DatabaseConnection;
+use super::connection::{DatabaseConnection, TransactionMode};
 use super::database::{Database, Job, WorkerConnection};
 use super::{
     deploy, events, explain, follow, numbers, once, preview, procedure, prune, recorded, records,
@@ -57,7 +57,7 @@ async fn run_statements(
     connection: &mut impl DatabaseConnection,
     sql: &str,
 ) -> Result<(), CentreError> {
-    connection.begin().await?;
+    connection.begin(TransactionMode::WRITING).await?;
     connection.execute("running statements", sql).await?;
     connection.commit().await
 }

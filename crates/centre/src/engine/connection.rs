@@ -5,6 +5,8 @@
 
 use tidewater_protocol::{RemoteId, UploadId, Value};
 
+use crate::engine::flight::{FlightFailure, FlightStep};
+use crate::engine::sql::served_table::TableAdapter;
 use crate::engine::sql::sql_dialect::SqlDialect;
 use crate::engine::sql::statement_shape::SystemSql;
 use crate::error::CentreError;
@@ -64,6 +66,22 @@ pub struct StatementResult {
 #[derive(Debug)]
 pub struct ResultRow(pub Vec<Value>);
 
+/// What a transaction is begun for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TransactionMode {
+    /// It writes.
+    Writing(Durability),
+    /// It reads from one snapshot.
+    Reading,
+    /// The same, and temporary tables can be created in it. It is undone in the end.
+    Trying,
+}
+
+impl TransactionMode {
+    /// It writes, and what it writes is durable.
+    pub const WRITING: TransactionMode = TransactionMode::Writing(Durability::Durable);
+}
+
 /// How long what was committed may be lost with the power.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Durability {
@@ -76,16 +94,31 @@ pub enum Durability {
 /// One connection to the database. After an error of [`CentreError::Unavailable`] it is of no more
 /// use.
 pub trait DatabaseConnection: Send {
+    /// What its tables have of its own.
+    type Tables: TableAdapter;
+
     /// How the database spells statements.
     const DIALECT: &'static dyn SqlDialect;
 
-    /// Runs statements one after the other, in one round trip where the database can; gives an
-    /// answer to each. `what` is being done, for the error.
+    /// Runs the steps of a flight one after the other, in one round trip where the database can;
+    /// gives an answer to each. `what` is being done, for the error.
+    fn run(
+        &mut self,
+        what: &str,
+        steps: Vec<FlightStep<'_, Self::Tables>>,
+    ) -> impl Future<Output = Result<Vec<StatementResult>, FlightFailure>> + Send;
+
+    /// Runs statements on the server's own tables.
     fn flight(
         &mut self,
         what: &'static str,
         statements: &[SystemStatement],
-    ) -> impl Future<Output = Result<Vec<StatementResult>, CentreError>> + Send;
+    ) -> impl Future<Output = Result<Vec<StatementResult>, CentreError>> + Send {
+        async move {
+            let steps = statements.iter().map(FlightStep::System);
+            Ok(self.run(what, steps.collect()).await?)
+        }
+    }
 
     /// The same in a transaction that writes; nothing of it is done on an error.
     fn transact(
@@ -93,20 +126,21 @@ pub trait DatabaseConnection: Send {
         what: &'static str,
         durability: Durability,
         statements: &[SystemStatement],
-    ) -> impl Future<Output = Result<Vec<StatementResult>, CentreError>> + Send;
-
-    /// Begins a transaction that writes.
-    fn begin(&mut self) -> impl Future<Output = Result<(), CentreError>> + Send;
-
-    /// Begins a transaction that reads from one snapshot.
-    fn begin_reading(&mut self) -> impl Future<Output = Result<(), CentreError>> + Send;
-
-    /// The same, and temporary tables can be created in it. Whoever begins it undoes it.
-    fn begin_trying(&mut self) -> impl Future<Output = Result<(), CentreError>> + Send {
-        self.begin_reading()
+    ) -> impl Future<Output = Result<Vec<StatementResult>, CentreError>> + Send {
+        async move {
+            let begin = Self::DIALECT.begin(TransactionMode::Writing(durability));
+            let mut steps = Vec::with_capacity(statements.len() + 2);
+            steps.push(FlightStep::run(begin));
+            steps.extend(statements.iter().map(FlightStep::System));
+            steps.push(FlightStep::Commit);
+            let mut answers = self.run(what, steps).await?;
+            answers.pop();
+            answers.remove(0);
+            Ok(answers)
+        }
     }
 
-    /// Runs statements of the database's own; nothing for an empty text. `what` is being done.
+    /// Runs SQL of the database's own that yields nothing.
     ///
     /// # Errors
     /// [`CentreError::Locked`] if another session is in the way.
@@ -114,13 +148,39 @@ pub trait DatabaseConnection: Send {
         &mut self,
         what: &str,
         sql: &str,
-    ) -> impl Future<Output = Result<(), CentreError>> + Send;
+    ) -> impl Future<Output = Result<(), CentreError>> + Send {
+        async move {
+            let ran = self.run(what, vec![FlightStep::run(sql)]).await;
+            ran.map(drop).map_err(|failure| match failure.error {
+                CentreError::Locked { .. } => CentreError::Locked {
+                    message: "the table is locked by another session".into(),
+                },
+                error => error,
+            })
+        }
+    }
+
+    /// Begins a transaction.
+    fn begin(
+        &mut self,
+        mode: TransactionMode,
+    ) -> impl Future<Output = Result<(), CentreError>> + Send {
+        self.execute("beginning a transaction", Self::DIALECT.begin(mode))
+    }
 
     /// Commits it.
-    fn commit(&mut self) -> impl Future<Output = Result<(), CentreError>> + Send;
+    fn commit(&mut self) -> impl Future<Output = Result<(), CentreError>> + Send {
+        async move {
+            let what = "committing a transaction";
+            self.run(what, vec![FlightStep::Commit]).await?;
+            Ok(())
+        }
+    }
 
     /// Undoes it.
-    fn rollback(&mut self) -> impl Future<Output = Result<(), CentreError>> + Send;
+    fn rollback(&mut self) -> impl Future<Output = Result<(), CentreError>> + Send {
+        self.execute("undoing a transaction", "ROLLBACK")
+    }
 
     /// Runs statements that read, most of them something for one row ([`each`]), whose number they
     /// yield first: all of the same SQL at once. The answers are without the numbers.

@@ -11,7 +11,7 @@ use tidewater_protocol::Table;
 
 use super::catalog::{CatalogReader, listed};
 use super::compile::{follows, tables_differ};
-use super::connection::DatabaseConnection;
+use super::connection::{DatabaseConnection, TransactionMode};
 use super::publication::Publication;
 use super::recorded::{DeploymentRecord, Random, past_schemas};
 use super::sql::system::meta;
@@ -138,7 +138,7 @@ pub async fn load<T: ChangeTracking>(
     connection: &mut T::Connection,
     specs: &[PublicationSpec],
 ) -> Result<ServedPublications<T::Tables>> {
-    connection.begin_trying().await?;
+    connection.begin(TransactionMode::Trying).await?;
     let plan = DeploymentPlan::<T>::make(connection, specs, 0, &[0; 48]).await?;
     plan.load(connection).await
 }
@@ -151,7 +151,7 @@ pub async fn load<T: ChangeTracking>(
 pub async fn load_deployed<T: ChangeTracking>(
     connection: &mut T::Connection,
 ) -> Result<ServedPublications<T::Tables>> {
-    connection.begin_trying().await?;
+    connection.begin(TransactionMode::Trying).await?;
     let plan = DeploymentPlan::<T>::deployed(connection).await?;
     plan.load(connection).await
 }

@@ -30,6 +30,7 @@ use crate::download::{
     DownloadJob, DownloadOutcome, DownloadSink, DownloadStart, DownloadSubscription, Downloaded,
     RunningDownloads, ToldSettled,
 };
+use crate::engine::flight::TakeRow;
 use crate::engine::publication::PublishedSchema;
 use crate::engine::refusals;
 use crate::error::{CentreError, CentreResult};
@@ -37,10 +38,6 @@ use crate::scope::{Checkpoint, RuleScope, Scope};
 use crate::watermark::{TableCursor, Watermark};
 
 type Result<T> = std::result::Result<T, CentreError>;
-
-/// Takes rows, each as it is read: the published columns, and what decides beside them who holds it
-/// ([`crate::engine::publication::Publication::row_types`]). An error ends the reading.
-pub type TakeRow<'t> = &'t mut (dyn FnMut(&[Datum<'_>]) -> Result<()> + Send);
 
 /// Takes keys (or rows), each with the row that is there now.
 pub type TakeKey<'t> = &'t mut (dyn FnMut(&[Datum<'_>], Option<&[Datum<'_>]>) -> Result<()> + Send);

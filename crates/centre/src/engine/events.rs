@@ -10,7 +10,7 @@ use bytes::Bytes;
 
 use tidewater_protocol::Value;
 
-use super::connection::{DatabaseConnection, ResultRow, SystemStatement};
+use super::connection::{DatabaseConnection, ResultRow, SystemStatement, TransactionMode};
 use super::once::{self, KeyRecord, KeyUse};
 use super::sql::system::events::{self as sql, EventRange, EventRow, PrunedEvents};
 use crate::error::CentreError;
@@ -38,7 +38,7 @@ pub(super) async fn append(
 ) -> Result<Vec<AppendOutcome>> {
     let mut attempt = 1;
     loop {
-        connection.begin().await?;
+        connection.begin(TransactionMode::WRITING).await?;
         let appended = append_once(connection, batch, check, now_ms).await;
         let committed = match appended {
             Ok(appended) => connection.commit().await.map(|()| appended),

@@ -3,7 +3,7 @@
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
-use super::connection::DatabaseConnection;
+use super::connection::{DatabaseConnection, TransactionMode};
 use super::inspect::DatabaseInspection;
 use super::publication::RowRule;
 use super::scope::ScopePurpose;
@@ -115,7 +115,7 @@ pub(super) async fn holdings_now<T: DatabaseInspection>(
 ) -> Result<Vec<Option<Vec<RemoteHolding>>>> {
     let mut answers = Vec::with_capacity(asked.len());
     for asked in asked {
-        connection.begin_reading().await?;
+        connection.begin(TransactionMode::Reading).await?;
         let mut holdings = Vec::with_capacity(asked.publications.len());
         let mut failed = None;
         for name in &asked.publications {

@@ -22,6 +22,7 @@ mod events;
 pub mod evolution;
 pub mod exact;
 mod explain;
+pub mod flight;
 pub mod follow;
 pub mod inspect;
 pub mod marks;

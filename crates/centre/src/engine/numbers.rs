@@ -6,7 +6,7 @@
 
 use tidewater_protocol::message::NumberBlock;
 
-use super::connection::{DatabaseConnection, StatementResult, SystemStatement};
+use super::connection::{DatabaseConnection, StatementResult, SystemStatement, TransactionMode};
 use super::sql::system::number_blocks;
 use crate::engine::change_tracking::{ChangeTracking, NumberBlockRequest};
 use crate::engine::served_publications::ServedPublications;
@@ -63,7 +63,7 @@ pub(super) async fn hand_out<T: ChangeTracking>(
             continue;
         };
         // A table that has no numbers left must not keep the others from theirs.
-        connection.begin().await?;
+        connection.begin(TransactionMode::WRITING).await?;
         let column = &table.columns[identity.column].name;
         match hand_out_of::<T>(connection, wanted, of_centre, (column, identity.block)).await {
             Ok(taken) => {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use tidewater_protocol::{PublicationSchema, Value};
 
-use super::connection::DatabaseConnection;
+use super::connection::{DatabaseConnection, TransactionMode};
 use super::deploy::deployed;
 use super::explain::{subscribed, typed, unknown_parameters};
 use super::inspect::{ConfigurationSide, DatabaseInspection, RowsDiffer};
@@ -33,7 +33,7 @@ pub(super) async fn preview<T: DatabaseInspection>(
     specs: &[PublicationSpec],
     asked: &PreviewRequest,
 ) -> Result<Preview> {
-    connection.begin_trying().await?;
+    connection.begin(TransactionMode::Trying).await?;
     let (_, before, catalog) = deployed::<T>(connection).await?;
     let now = compile_all::<T>(connection, specs, &catalog).await?;
     let remotes = remotes(connection, asked).await?;

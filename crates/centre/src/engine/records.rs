@@ -5,7 +5,9 @@ use std::collections::HashSet;
 
 use tidewater_protocol::RemoteId;
 
-use super::connection::{DatabaseConnection, Durability, ResultRow, SystemStatement};
+use super::connection::{
+    DatabaseConnection, Durability, ResultRow, SystemStatement, TransactionMode,
+};
 use super::numbers;
 use super::sql::system::remotes::SyncNote;
 use super::sql::system::{
@@ -193,7 +195,7 @@ pub(super) async fn import_users(
     records: &[UserRecord],
     update: bool,
 ) -> Result<UserImport> {
-    connection.begin().await?;
+    connection.begin(TransactionMode::WRITING).await?;
     let mut import = UserImport::default();
     for records in records.chunks(IMPORT_ROWS) {
         let inserts: Vec<SystemStatement> = records.iter().map(users::insert).collect();

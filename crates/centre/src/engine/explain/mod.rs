@@ -14,7 +14,7 @@ use self::inspected_row::{InspectedRow, held_text};
 use self::subject::Subject;
 use self::verdict::{VerdictFacts, judge};
 use super::compile::{CompiledTable, compile};
-use super::connection::DatabaseConnection;
+use super::connection::{DatabaseConnection, TransactionMode};
 use super::deploy::deployed;
 use super::exact::pack_exact;
 use super::inspect::{DatabaseInspection, InspectedCell, KeyedRow};
@@ -48,7 +48,7 @@ pub(super) async fn explain<T: DatabaseInspection>(
     connection: &mut T::Connection,
     question: &ExplainQuestion,
 ) -> Result<Explanation> {
-    connection.begin_trying().await?;
+    connection.begin(TransactionMode::Trying).await?;
     let explained = ExplanationRun::<T>::read(connection, question).await?;
     connection.commit().await?;
     Ok(explained)

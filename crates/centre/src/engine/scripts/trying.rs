@@ -11,7 +11,7 @@ use super::{
     ScriptTransaction, Scripts, failed,
 };
 use crate::engine::change_tracking::ChangeTracking;
-use crate::engine::connection::DatabaseConnection as _;
+use crate::engine::connection::{DatabaseConnection as _, TransactionMode};
 use crate::engine::publication_compiler::compile_one;
 use crate::engine::script::{Script, ScriptParameter};
 use crate::engine::upload::row_json;
@@ -31,7 +31,7 @@ pub async fn scripts_to_try<T: ChangeTracking>(
     spec: &PublicationSpec,
     version: &str,
 ) -> Result<ScriptsToTry> {
-    connection.begin_trying().await?;
+    connection.begin(TransactionMode::Trying).await?;
     let catalog = T::catalog(connection).await?;
     let publication = compile_one::<T>(connection, spec, &catalog).await?;
     connection.rollback().await?;

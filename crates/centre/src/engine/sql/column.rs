@@ -2,8 +2,16 @@
 
 use std::fmt;
 
+use crate::engine::flight::ValueKind;
+
 /// A column of an application's table, as its database spells it.
 pub trait SqlColumn: Clone + fmt::Debug + Send + Sync + 'static {
+    /// How its values travel.
+    type Kind: ValueKind;
+
+    /// How its values travel.
+    fn kind(&self) -> Self::Kind;
+
     /// Its name.
     fn name(&self) -> &str;
 

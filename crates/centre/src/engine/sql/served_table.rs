@@ -9,12 +9,17 @@ use super::rule_route::{RuleRoute, alias_at};
 use crate::engine::catalog::CatalogReader;
 use crate::engine::change_log::ChangeLog;
 use crate::engine::compile::{CompiledRule, CompiledTable, WhichRule};
+use crate::engine::flight::{RowParameters, ValueKind};
 use crate::publication::OnUnseenChildren;
 
 /// What a database has of its own in the tables that it serves.
 pub trait TableAdapter: fmt::Debug + Send + Sync + 'static {
+    /// How values travel.
+    type Kind: ValueKind;
+    /// Rows of values as parameters.
+    type Rows: RowParameters<Kind = Self::Kind>;
     /// A column.
-    type Column: SqlColumn;
+    type Column: SqlColumn<Kind = Self::Kind>;
     /// A change log.
     type Log: ChangeLog + fmt::Debug + 'static;
     /// What else it knows of a table.

@@ -2,6 +2,7 @@
 
 use super::lexing::SqlLexing;
 use super::system_dialect::SystemDialect;
+use crate::engine::connection::TransactionMode;
 
 /// What a step on a table needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,6 +33,9 @@ pub trait SqlDialect: SystemDialect {
     fn value_relation(&self, query: &str) -> String {
         format!("(\n{query}\n) AS v (value)")
     }
+
+    /// Begins a transaction.
+    fn begin(&self, mode: TransactionMode) -> &'static str;
 
     /// The collation that compares texts byte by byte.
     fn byte_collation(&self) -> &'static str;

@@ -1,0 +1,138 @@
+//! What a database connection runs: flights of statements, sent together where the database can.
+//!
+//! A flight is the one thing that a driver runs. It mixes steps of a transaction, statements on the
+//! server's own tables, and statements on the application's.
+
+use std::borrow::Cow;
+use std::fmt;
+
+use tidewater_protocol::{ColumnType, Datum, Value};
+
+use super::connection::SystemStatement;
+use super::sql::served_table::TableAdapter;
+use super::sql::system_table::SystemType;
+use crate::error::CentreError;
+
+type Result<T> = std::result::Result<T, CentreError>;
+
+/// Takes rows, each as it is read. An error ends the reading.
+pub type TakeRow<'t> = &'t mut (dyn FnMut(&[Datum<'_>]) -> Result<()> + Send);
+
+/// How the values of a column travel between the engine and a database.
+pub trait ValueKind: Copy + fmt::Debug + PartialEq + Send + Sync + 'static {
+    /// The kind of a value that is no application's.
+    fn of_system(system_type: SystemType) -> Self;
+}
+
+/// Rows of values as the parameters of a statement, which is run for all of them. Its text has them
+/// as a relation `v`, with the columns `c1`, `c2` and so on, and `n`, the row's number from 1.
+pub trait RowParameters: fmt::Debug + Send + Sync {
+    /// The kinds of values.
+    type Kind: ValueKind;
+
+    /// No rows yet, of columns of these kinds.
+    fn new(kinds: &[Self::Kind]) -> Self;
+
+    /// Appends a row. False, and nothing is appended, if a value is none of its column.
+    fn push(&mut self, row: &[Datum<'_>]) -> bool;
+
+    /// How many rows there are.
+    fn count(&self) -> usize;
+
+    /// The relation in SQL; the number of its first parameter is given.
+    fn relation(kinds: &[Self::Kind], first: usize) -> String;
+}
+
+/// A parameter of a [`TableStatement`].
+#[derive(Clone, Debug)]
+pub enum TableArgument<'s, K> {
+    /// A value of this kind.
+    Value(K, Datum<'s>),
+    /// A value that becomes one of whatever type the statement takes there.
+    Untyped(ColumnType, &'s Value),
+}
+
+/// What a statement is going to be used for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum StatementUse {
+    /// It is run again and again: what the database makes of its text is kept.
+    #[default]
+    Often,
+    /// Its text is of no more use after it.
+    Once,
+    /// The same, and it reads many rows. It has no parameters.
+    Bulk,
+}
+
+/// A statement on the application's tables, or of an operator.
+#[derive(Debug)]
+pub struct TableStatement<'s, T: TableAdapter> {
+    /// What is being done, for the error.
+    pub what: &'static str,
+    /// Its text, in the database's own SQL.
+    pub sql: Cow<'s, str>,
+    /// The first of its parameters.
+    pub arguments: Vec<TableArgument<'s, T::Kind>>,
+    /// The rows that it is run for, behind those.
+    pub rows: Option<&'s T::Rows>,
+    /// The kinds of the columns that it yields.
+    pub yields: Vec<T::Kind>,
+    /// What it is going to be used for.
+    pub usage: StatementUse,
+}
+
+/// A step of a flight.
+pub enum FlightStep<'s, T: TableAdapter> {
+    /// SQL without parameters that yields nothing; nothing is done for an empty text.
+    Run(Cow<'s, str>),
+    /// Commits the transaction, or undoes it if a step before it has failed.
+    Commit,
+    /// A statement on the server's own tables.
+    System(&'s SystemStatement),
+    /// A statement on the application's tables, and what takes the rows that it yields.
+    Table(TableStatement<'s, T>, TakeRow<'s>),
+}
+
+/// A step has failed, and those behind it have done nothing.
+#[derive(Debug)]
+pub struct FlightFailure {
+    /// Its number in the flight, from 0.
+    pub step: usize,
+    /// What is wrong.
+    pub error: CentreError,
+}
+
+impl From<FlightFailure> for CentreError {
+    fn from(failure: FlightFailure) -> CentreError {
+        failure.error
+    }
+}
+
+impl<K: ValueKind> TableArgument<'_, K> {
+    /// A text, or NULL.
+    pub fn text(text: Option<&str>) -> TableArgument<'_, K> {
+        let value = text.map_or(Datum::Null, Datum::Text);
+        TableArgument::Value(K::of_system(SystemType::Text), value)
+    }
+}
+
+impl<'s, T: TableAdapter> TableStatement<'s, T> {
+    /// A statement that has no parameters and yields nothing, yet.
+    pub fn new(what: &'static str, sql: impl Into<Cow<'s, str>>) -> TableStatement<'s, T> {
+        TableStatement {
+            what,
+            sql: sql.into(),
+            arguments: Vec::new(),
+            rows: None,
+            yields: Vec::new(),
+            usage: StatementUse::default(),
+        }
+    }
+}
+
+impl<'s, T: TableAdapter> FlightStep<'s, T> {
+    /// Runs a text.
+    pub fn run(sql: impl Into<Cow<'s, str>>) -> FlightStep<'s, T> {
+        FlightStep::Run(sql.into())
+    }
+}
