@@ -1,11 +1,15 @@
 //! How statements on the server's own tables are spelled here, and the tables.
 
 use super::state;
-use tidewater_centre::engine::connection::{Durability, TransactionMode};
+use crate::quote::ident;
+use tidewater_centre::engine::connection::{
+    Durability, SystemStatement, TransactionMode, system_sql,
+};
 use tidewater_centre::engine::sql::lexing::SqlLexing;
 use tidewater_centre::engine::sql::sql_dialect::{SqlDialect, StepLock};
 use tidewater_centre::engine::sql::system_dialect::SystemDialect;
 use tidewater_centre::engine::sql::system_table::SystemType;
+use tidewater_centre::error::CentreError;
 
 /// PostgreSQL's spelling. The rows of a statement are arrays, one for each column.
 pub(super) struct PostgresDialect;
@@ -74,6 +78,40 @@ impl SqlDialect for PostgresDialect {
             // One that only reads creates no temporary tables, either.
             TransactionMode::Trying => "BEGIN ISOLATION LEVEL REPEATABLE READ",
         }
+    }
+
+    fn identifier(&self, name: &str) -> String {
+        ident(name)
+    }
+
+    fn say_caller(&self, user: &str, remote_id: &str, _: bool) -> Vec<SystemStatement> {
+        vec![system_sql!(
+            "SELECT pg_catalog.set_config('tidewater.username', ?1, true),
+               pg_catalog.set_config('tidewater.remote_id', ?2, true)",
+            user,
+            remote_id,
+        )]
+    }
+
+    fn forget_caller(&self) -> Vec<SystemStatement> {
+        self.say_caller("", "", false)
+    }
+
+    fn lock_written(&self, tables: &str) -> String {
+        format!("LOCK TABLE {tables} IN ROW EXCLUSIVE MODE")
+    }
+
+    fn assume_role(&self, role: &str) -> String {
+        format!("SET LOCAL ROLE {}", ident(role))
+    }
+
+    fn give_up_role(&self) -> &'static str {
+        "RESET ROLE"
+    }
+
+    fn is_denied(&self, error: &CentreError) -> bool {
+        // insufficient_privilege
+        matches!(error, CentreError::StatementFailed { sqlstate: Some(state), .. } if state == "42501")
     }
 
     fn parameter(&self, number: usize) -> String {

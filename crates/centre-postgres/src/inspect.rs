@@ -13,7 +13,6 @@ use super::connection::PostgresConnection;
 use super::decoder::RowDecoder;
 use super::download::held_rows;
 use super::publication::{PostgresTables, Publication, ServedTable};
-use super::scope::ScopeQueries;
 use super::values::PostgresType;
 use crate::caller::WHO;
 use crate::column::PgColumn;
@@ -23,11 +22,9 @@ use tidewater_centre::engine::inspect::{
     ChangeLogEntry, ConfigurationSide, DatabaseInspection, ENTRIES_TOLD, InspectedCell, KeyedRow,
     RowsDiffer,
 };
-use tidewater_centre::engine::scope::ScopePurpose;
 use tidewater_centre::engine::sql::column::SqlColumn as _;
 use tidewater_centre::engine::sql::served_table::log_column;
 use tidewater_centre::error::CentreError;
-use tidewater_centre::scope::Scope;
 
 type Result<T> = std::result::Result<T, CentreError>;
 
@@ -52,18 +49,6 @@ const COMMITTED: &str = "(CASE WHEN pg_catalog.current_setting('track_commit_tim
     (l.version::text::int8 % 4294967296)::text::xid)) * 1000)::int8 END)";
 
 impl DatabaseInspection for PostgresCentre {
-    async fn scope(
-        connection: &mut PostgresConnection,
-        publication: &Publication,
-        context: &SyncContext,
-        purpose: ScopePurpose,
-    ) -> Result<Scope> {
-        say_who(connection, context).await?;
-        let queries = ScopeQueries::prepare(connection, context, &[publication], purpose).await?;
-        let answers = queries.run(connection.client()).await?;
-        queries.scope(0, &answers)
-    }
-
     async fn cells(
         connection: &mut PostgresConnection,
         catalog: &PostgresCatalog,

@@ -101,7 +101,7 @@ struct PostgresShared {
 /// application, which may; whether a trigger can do something else than delete a row; and whether
 /// there are policies, for whomever they hold.
 const FINGERPRINTS: &str = "
-SELECT c.oid, c.relhasrules::text
+SELECT c.oid::int8 AS oid, c.relhasrules::text
   || ';' || coalesce((SELECT string_agg(t.oid::text || t.tgenabled::text, ',' ORDER BY t.oid)
        FROM pg_catalog.pg_trigger t WHERE t.tgrelid = c.oid), '')
   || ';' || coalesce((SELECT string_agg(concat_ws(':', a.attnum, a.atttypid, a.atttypmod,

@@ -20,7 +20,7 @@ use crate::publication::PostgresTables;
 use crate::table_statement::run_on_tables;
 use tidewater_centre::engine::connection::{self, ResultRow, StatementResult, SystemStatement};
 use tidewater_centre::engine::flight::{
-    FlightFailure, FlightStep, StatementUse, TableArgument, TableStatement, TakeRow,
+    FlightFailure, FlightStep, RowTaker, StatementUse, TableArgument, TableStatement,
 };
 use tidewater_centre::engine::sql::sql_dialect::SqlDialect;
 use tidewater_centre::engine::sql::system_dialect::SystemDialect as _;
@@ -183,17 +183,28 @@ impl connection::DatabaseConnection for PostgresConnection {
             let step = self.prepare_step(step).await;
             prepared.push(step.map_err(|error| FlightFailure {
                 step: number,
+                done: Vec::new(),
                 error,
             })?);
         }
         let client = self.client();
         let runs = prepared.into_iter();
         let runs = runs.map(|step| run_step(client, what, step).boxed());
+        let mut done = Vec::with_capacity(runs.len());
         // After a failure, what follows in a transaction fails, too, and its end undoes it.
-        let answers = all_at_once(runs.collect()).await.into_iter().enumerate();
-        let answers =
-            answers.map(|(step, answer)| answer.map_err(|error| FlightFailure { step, error }));
-        answers.collect()
+        for answer in all_at_once(runs.collect()).await {
+            match answer {
+                Ok(answer) => done.push(answer),
+                Err(error) => {
+                    return Err(FlightFailure {
+                        step: done.len(),
+                        done,
+                        error,
+                    });
+                }
+            }
+        }
+        Ok(done)
     }
 }
 
@@ -247,7 +258,7 @@ impl PostgresConnection {
 enum PreparedStep<'s> {
     Run(Cow<'s, str>),
     System(Statement, &'s SystemStatement),
-    Table(Statement, TableStatement<'s, PostgresTables>, TakeRow<'s>),
+    Table(Statement, TableStatement<'s, PostgresTables>, RowTaker<'s>),
 }
 
 async fn run_step(
@@ -266,8 +277,8 @@ async fn run_step(
             let answer = run(client, &prepared, own).await;
             answer.map_err(statement_failed(what))
         }
-        PreparedStep::Table(prepared, asked, take) => {
-            run_on_tables(client, &prepared, &asked, take).await
+        PreparedStep::Table(prepared, asked, mut take) => {
+            run_on_tables(client, &prepared, &asked, &mut *take).await
         }
     }
 }

@@ -17,7 +17,7 @@ use super::values::PostgresType;
 use crate::driver_error::statement_failed;
 use tidewater_centre::engine::connection::StatementResult;
 use tidewater_centre::engine::flight::{
-    RowParameters, StatementUse, TableArgument, TableStatement, TakeRow,
+    RowParameters, RowSource, StatementUse, TableArgument, TableStatement, TakeRow,
 };
 use tidewater_centre::error::CentreError;
 
@@ -64,15 +64,19 @@ impl RowParameters for ArrayRows {
         self.count
     }
 
-    fn relation(kinds: &[PostgresType], first: usize) -> String {
+    fn source(kinds: &[PostgresType], first: usize) -> RowSource {
         let parameters = kinds.iter().zip(first..);
         let parameters = parameters.map(|(&kind, number)| Array::parameter(kind, number));
         let names = (1..=kinds.len()).map(|at| format!("c{at}, "));
-        format!(
-            "unnest({}) WITH ORDINALITY AS v({}n)",
-            parameters.collect::<Vec<_>>().join(", "),
-            names.collect::<String>()
-        )
+        RowSource {
+            relation: format!(
+                "unnest({}) WITH ORDINALITY AS v({}n)",
+                parameters.collect::<Vec<_>>().join(", "),
+                names.collect::<String>()
+            ),
+            number: "v.n".into(),
+            columns: (1..=kinds.len()).map(|at| format!("v.c{at}")).collect(),
+        }
     }
 }
 

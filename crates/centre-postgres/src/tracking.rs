@@ -271,7 +271,7 @@ impl ChangeTracking for PostgresCentre {
         for table in publications.iter_mut().flat_map(|it| &mut it.tables) {
             let row = rows
                 .iter()
-                .find(|row| row.get::<_, u32>(0) == table.details.oid);
+                .find(|row| row.get::<_, i64>(0) == i64::from(table.details.oid));
             table.details.fingerprint = row.map(|row| row.get(1)).unwrap_or_default();
         }
         grants::tell_missing(connection, publications).await

@@ -13,13 +13,14 @@ use rusqlite::{ErrorCode, Statement, ffi, params_from_iter};
 use tidewater_protocol::{ColumnType, Datum};
 
 use super::arguments::bound;
-use super::caller::{forget_caller, say_caller};
 use super::connection::SqliteConnection;
+use super::dialect::SqliteDialect;
 use super::{failure, values};
 use tidewater_centre::engine::call::answer::{AnswerCollector, AnswerShape};
 use tidewater_centre::engine::call::driver::{CallDriver, CallFailure, CallResult};
 use tidewater_centre::engine::call::step::CallStep;
 use tidewater_centre::engine::connection::DatabaseConnection as _;
+use tidewater_centre::engine::sql::sql_dialect::SqlDialect as _;
 use tidewater_centre::error::CentreError;
 use tidewater_centre::{CallAnswer, CallInterrupt, CallOutcome, Cancel, ProcedureCall};
 
@@ -48,13 +49,15 @@ impl CallDriver for SqliteConnection {
         let writes = !call.procedure.is_read_only();
         if writes {
             let remote = call.caller.remote_id.map(|it| it.to_string());
-            let says = say_caller(&call.caller.user, &remote.unwrap_or_default());
+            let remote = remote.unwrap_or_default();
+            let says = SqliteDialect.say_caller(&call.caller.user, &remote, false);
             self.flight("saying who calls", &says).await?;
         }
         let outcome = watched(self, call);
         // A trigger of the application may have undone everything.
         if writes && outcome.is_ok() && !self.is_autocommit() {
-            self.run_one("running a call", forget_caller()).await?;
+            let nobody = SqliteDialect.forget_caller();
+            self.flight("running a call", &nobody).await?;
         }
         outcome.map_err(call_failure)
     }

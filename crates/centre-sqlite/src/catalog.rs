@@ -1,6 +1,6 @@
 //! The application's tables as SQLite describes them.
 
-use tidewater_protocol::{ColumnType, ForeignKeyAction, index_sql};
+use tidewater_protocol::{ColumnType, Datum, ForeignKeyAction, index_sql};
 
 use super::connection::SqliteConnection;
 use super::upstream::BranchSubscription;
@@ -98,6 +98,11 @@ impl SqlColumn for SqliteColumn {
 
     fn default_sql(&self) -> Option<&str> {
         self.default.as_deref()
+    }
+
+    fn coerce<'v>(&self, value: Datum<'v>) -> Option<Datum<'v>> {
+        let value = values::coerce(self.column_type, value)?;
+        Some(values::normalize(self.column_type, value))
     }
 }
 

@@ -139,7 +139,9 @@ impl SqliteConnection {
             FlightStep::Run(sql) => run_text(self, &sql),
             FlightStep::Commit => run_text(self, "COMMIT"),
             FlightStep::System(own) => run(self, own),
-            FlightStep::Table(statement, take) => return run_on_tables(self, &statement, take),
+            FlightStep::Table(statement, mut take) => {
+                return run_on_tables(self, &statement, &mut *take);
+            }
         };
         done.map_err(failure(what))
     }
@@ -244,6 +246,7 @@ impl connection::DatabaseConnection for SqliteConnection {
                     }
                     return Err(FlightFailure {
                         step: number,
+                        done: answers,
                         error,
                     });
                 }

@@ -1,6 +1,7 @@
 //! How statements on the server's own tables are spelled here, and the tables.
 
-use tidewater_centre::engine::connection::TransactionMode;
+use super::quote;
+use tidewater_centre::engine::connection::{SystemStatement, TransactionMode, system_sql};
 use tidewater_centre::engine::sql::lexing::SqlLexing;
 use tidewater_centre::engine::sql::sql_dialect::SqlDialect;
 use tidewater_centre::engine::sql::system_dialect::SystemDialect;
@@ -64,6 +65,27 @@ impl SqlDialect for SqliteDialect {
             TransactionMode::Writing(_) => "BEGIN IMMEDIATE",
             TransactionMode::Reading | TransactionMode::Trying => "BEGIN",
         }
+    }
+
+    fn identifier(&self, name: &str) -> String {
+        quote(name)
+    }
+
+    /// A table says it: nobody can look who reads.
+    fn say_caller(&self, user: &str, remote_id: &str, only_reads: bool) -> Vec<SystemStatement> {
+        if only_reads {
+            return Vec::new();
+        }
+        let say = system_sql!(
+            "INSERT INTO tidewater.uploading (username, remote_id) VALUES (?1, ?2)",
+            user,
+            remote_id,
+        );
+        self.forget_caller().into_iter().chain([say]).collect()
+    }
+
+    fn forget_caller(&self) -> Vec<SystemStatement> {
+        vec![system_sql!("DELETE FROM tidewater.uploading")]
     }
 
     /// Its subqueries cannot name their columns.

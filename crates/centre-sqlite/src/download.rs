@@ -13,7 +13,7 @@ use super::publication::{
 };
 use super::served::SqlitePublications;
 use super::watermark::{self, LogPosition, LogPositions as Logs, Marker};
-use super::{arguments, failure, scope, state, values};
+use super::{arguments, failure, state, values};
 use tidewater_centre::SyncContext;
 use tidewater_centre::download::{DownloadJob, DownloadSubscription};
 use tidewater_centre::engine::connection::{StatementResult, SystemStatement};
@@ -23,8 +23,10 @@ use tidewater_centre::engine::download::{
 };
 use tidewater_centre::engine::exact::unpack;
 use tidewater_centre::engine::flight::TakeRow;
+use tidewater_centre::engine::scope::asking::ask_scope;
 use tidewater_centre::engine::scope::{ScopeChange, ScopePurpose, SerialValidity};
 use tidewater_centre::engine::scripts::ScriptStatement;
+use tidewater_centre::engine::thread::at_once;
 use tidewater_centre::engine::watermark::PresentedCheckpoint;
 use tidewater_centre::engine::window::Window;
 use tidewater_centre::error::{CentreError, CentreResult};
@@ -84,7 +86,14 @@ impl<'p> FileSnapshot<'p> {
 
     fn look(&mut self, subscription: &DownloadSubscription, context: &SyncContext) -> Result<()> {
         let publication = self.served.publication(&subscription.publication)?;
-        let scope = scope::current(self.connection, publication, context, ScopePurpose::Reading)?;
+        let reading = ScopePurpose::Reading;
+        let scope = at_once(ask_scope(
+            self.connection,
+            &[],
+            publication,
+            context,
+            reading,
+        ))?;
         let checkpoint = subscription.checkpoint.as_ref();
         let presented = checkpoint.and_then(PresentedCheckpoint::from_checkpoint);
         let marked_ms = match &presented {

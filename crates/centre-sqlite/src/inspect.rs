@@ -10,21 +10,18 @@ use super::catalog::SqliteCatalog;
 use super::connection::SqliteConnection;
 use super::download::{key_parameters, partition_values, values as read_values, window_value};
 use super::publication::{
-    Publication, SqliteTables, is_in_partition, is_in_window, key_outputs, select_rows,
-    window_column,
+    SqliteTables, is_in_partition, is_in_window, key_outputs, select_rows, window_column,
 };
 use super::watermark::LogPositions;
-use super::{SqliteCentre, failure, quote, scope, values};
+use super::{SqliteCentre, failure, quote, values};
 use tidewater_centre::SyncContext;
 use tidewater_centre::engine::inspect::{
     ChangeLogEntry, ConfigurationSide, DatabaseInspection, ENTRIES_TOLD, InspectedCell, KeyedRow,
     RowsDiffer,
 };
-use tidewater_centre::engine::scope::ScopePurpose;
 use tidewater_centre::engine::sql::served_table::rule_alias;
 use tidewater_centre::engine::window::Window;
 use tidewater_centre::error::CentreError;
-use tidewater_centre::scope::Scope;
 
 type Result<T> = std::result::Result<T, CentreError>;
 
@@ -32,15 +29,6 @@ type Result<T> = std::result::Result<T, CentreError>;
 const SIDES: [&str; 2] = ["temp.tidewater_before", "temp.tidewater_now"];
 
 impl DatabaseInspection for SqliteCentre {
-    async fn scope(
-        connection: &mut SqliteConnection,
-        publication: &Publication,
-        context: &SyncContext,
-        purpose: ScopePurpose,
-    ) -> Result<Scope> {
-        scope::current(connection, publication, context, purpose)
-    }
-
     async fn cells(
         connection: &mut SqliteConnection,
         catalog: &SqliteCatalog,

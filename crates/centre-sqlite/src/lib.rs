@@ -11,7 +11,6 @@
 //! and partition values must be written in canonical form (see [`values`]).
 
 mod arguments;
-mod caller;
 mod calls;
 mod catalog;
 mod connection;

@@ -18,25 +18,24 @@ use tidewater_protocol::{Datum, Op, Value};
 
 use self::refusal::RowError;
 use self::script::EndingScripts;
-use super::caller::{forget_caller, say_caller};
 use super::connection::SqliteConnection;
+use super::dialect::SqliteDialect;
 use super::publication::{Publication, ServedTable, SqliteTables};
 use super::row::{RowFate, SqliteIncomingTable, TableWriter, savepoint};
 use super::served::SqlitePublications;
-use super::{deferred_violations, failure, scope, upstream};
+use super::{deferred_violations, failure, upstream};
+use tidewater_centre::engine::assumed_role::AssumedRole;
 use tidewater_centre::engine::connection::{DatabaseConnection as _, SystemStatement};
-use tidewater_centre::engine::scope::ScopePurpose;
+use tidewater_centre::engine::scripts;
+use tidewater_centre::engine::sql::sql_dialect::SqlDialect as _;
 use tidewater_centre::engine::upload::incoming_rows::RowRef;
 use tidewater_centre::engine::upload::refusal_reason::{FailedRow, RefusalReason};
 use tidewater_centre::engine::upload::upload_writer::{
-    BatchOutcome, ClaimedSequence, CyclePart, MayWrite, MetRow, ParentReference, RowBatch,
-    RowImage, RowSet, ScriptOutcome, UploadWriter,
+    BatchOutcome, CyclePart, MayWrite, MetRow, ParentReference, RowBatch, RowImage, RowSet,
+    ScriptOutcome, UploadWriter,
 };
-use tidewater_centre::engine::{scripts, upload};
 use tidewater_centre::error::CentreError;
-use tidewater_centre::scope::Scope;
 use tidewater_centre::trying::ChangedTable;
-use tidewater_centre::upload::SyncUpload;
 
 /// How often a list is tried when other writers are in the way.
 const ATTEMPTS: u32 = 10;
@@ -175,6 +174,7 @@ fn ended() -> CentreError {
 impl<'c> UploadWriter for UploadRows<'c> {
     type Connection = SqliteConnection;
     type Tables = SqliteTables;
+    type LiveTables = ();
 
     fn has_headquarters(&mut self) -> Result<bool> {
         let looking = "looking whether this is a branch";
@@ -223,8 +223,9 @@ impl<'c> UploadWriter for UploadRows<'c> {
         if self.has_ended {
             return Err(ended());
         }
+        let nobody = SqliteDialect.forget_caller();
         self.connection
-            .run_one("committing uploads", forget_caller())
+            .flight("committing uploads", &nobody)
             .await?;
         self.run("committing uploads", "COMMIT")
     }
@@ -238,49 +239,9 @@ impl<'c> UploadWriter for UploadRows<'c> {
         Ok(error.is_retryable() && attempts <= most)
     }
 
-    async fn claim_sequence<'u>(
-        &mut self,
-        publication: &'u Publication,
-        uploads: &[&'u SyncUpload],
-        _: &[SqliteIncomingTable<'u>],
-    ) -> Result<Vec<Option<ClaimedSequence>>> {
-        let Some(first) = uploads.first() else {
-            return Ok(Vec::new());
-        };
-        self.publication = Some(self.served.publication(&first.publication)?);
-        let take = upload::take(uploads);
-        let taking = "taking the numbers of uploads";
-        let answers = self.connection.flight(taking, &take).await?;
-        let mut admitted = Vec::with_capacity(uploads.len());
-        for (serials, upload) in upload::taken(&answers, uploads)?.into_iter().zip(uploads) {
-            admitted.push(match serials {
-                None => None,
-                Some(serials) => Some(ClaimedSequence {
-                    serials,
-                    scope: self.scope(publication, upload).await?,
-                }),
-            });
-        }
-        // Nobody looks who uploads if there are several.
-        if let ([upload], [Some(_)]) = (uploads, &admitted[..]) {
-            let context = &upload.context;
-            let who = say_caller(&context.user, &context.remote_id.to_string());
-            self.connection.flight("saying who uploads", &who).await?;
-        }
-        Ok(admitted)
-    }
-
-    async fn lock_tables(
-        &mut self,
-        publication: &Publication,
-        _: &[SqliteIncomingTable<'_>],
-    ) -> Result<()> {
+    fn open_tables(&mut self, publication: &Publication, (): (), _: AssumedRole) -> Result<()> {
         self.publication = Some(self.served.publication(&publication.schema.name)?);
-        let saying = "saying who uploads";
-        self.connection
-            .run_one(saying, forget_caller())
-            .await
-            .map(drop)
+        Ok(())
     }
 
     fn is_shared(&self, table: &SqliteIncomingTable<'_>) -> bool {
@@ -462,11 +423,6 @@ impl<'c> UploadWriter for UploadRows<'c> {
 
     async fn write_cycle(&mut self, parts: &[CyclePart<'_, '_, SqliteTables>]) -> Result<bool> {
         self.apply_together(parts)
-    }
-
-    async fn scope(&mut self, publication: &Publication, upload: &SyncUpload) -> Result<Scope> {
-        let (connection, context) = (&*self.connection, &upload.context);
-        scope::current(connection, publication, context, ScopePurpose::Writing)
     }
 
     fn may_compute_values(&self, table: &SqliteIncomingTable<'_>) -> bool {

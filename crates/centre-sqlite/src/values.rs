@@ -16,7 +16,7 @@ use tidewater_protocol::pack::same;
 use tidewater_protocol::{ColumnType, Datum, ValueRef};
 
 use tidewater_centre::engine::exact::{canonical, shortest};
-use tidewater_centre::engine::flight::{RowParameters, ValueKind};
+use tidewater_centre::engine::flight::{RowParameters, RowSource, ValueKind};
 use tidewater_centre::engine::sql::system_table::SystemType;
 
 /// How the values of a column travel between the engine and SQLite.
@@ -79,9 +79,14 @@ impl RowParameters for NativeRows {
         self.rows.len()
     }
 
-    fn relation(kinds: &[SqliteKind], first: usize) -> String {
-        let columns = (1..=kinds.len()).map(|at| format!(", ?{} AS c{at}", first + at));
-        format!("(SELECT ?{first} AS n{}) AS v", columns.collect::<String>())
+    fn source(kinds: &[SqliteKind], first: usize) -> RowSource {
+        RowSource {
+            relation: String::new(),
+            number: format!("?{first}"),
+            columns: (1..=kinds.len())
+                .map(|at| format!("?{}", first + at))
+                .collect(),
+        }
     }
 }
 
@@ -228,8 +233,7 @@ fn look_the_same(left: &Datum<'_>, right: &Datum<'_>) -> bool {
 
 /// What a query yields, made a value of the column's type the way a cast would;
 /// packed with [`tidewater_centre::engine::exact::pack_exact`].
-pub(super) fn coerce(column_type: ColumnType, stored: Stored<'_>) -> Option<Datum<'_>> {
-    let datum = read(column_type, stored);
+pub(super) fn coerce(column_type: ColumnType, datum: Datum<'_>) -> Option<Datum<'_>> {
     let Datum::Loose(value) = datum else {
         return Some(datum);
     };
@@ -413,7 +417,7 @@ mod tests {
 
     #[test]
     fn what_a_query_yields_is_cast() {
-        let cast = |column, stored| coerce(column, stored).map(|datum| datum.to_string());
+        let cast = |column, stored| coerce(column, read(column, stored)).map(|it| it.to_string());
         let integer = ColumnType::Integer;
         assert_eq!(cast(integer, Stored::Text(b"12")), Some("12".into()));
         assert_eq!(cast(integer, Stored::Real(3.0)), Some("3".into()));

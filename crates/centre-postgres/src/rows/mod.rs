@@ -12,40 +12,35 @@ mod statements;
 mod suspects;
 mod together;
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future;
-use tokio_postgres::types::ToSql;
-use tokio_postgres::{Client, Statement};
 
 use tidewater_protocol::{Datum, Op, Value};
 
 use self::fitness::{is_exact, unfit_value};
 use self::refusal::may_be_data_error;
 use self::sql::PostgresIncomingTable;
-use super::acting::{AssumedRole, RoleQuery};
+use super::acting::AssumedRole;
 use super::connection::PostgresConnection;
 use super::publication::{PostgresTables, Publication, ServedTable};
-use super::scope::ScopeQueries;
 use super::system_statement::run_all;
+use super::values::PostgresType;
 use super::waits::HURRIED_MS;
 use super::{FINGERPRINTS, PostgresShared, fill_random};
-use crate::caller::WHO;
 use crate::driver_error::{centre_error, statement_failed};
+use tidewater_centre::engine::assumed_role;
 use tidewater_centre::engine::connection::SystemStatement;
-use tidewater_centre::engine::scope::ScopePurpose;
+use tidewater_centre::engine::flight::{FlightStep, TableStatement};
+use tidewater_centre::engine::scripts;
 use tidewater_centre::engine::upload::incoming_rows::RowRef;
 use tidewater_centre::engine::upload::upload_writer::{
-    BatchOutcome, ClaimedSequence, CyclePart, MayWrite, MetRow, ParentReference, RowBatch,
-    RowImage, RowSet, ScriptOutcome, UploadWriter,
+    BatchOutcome, CyclePart, MayWrite, MetRow, ParentReference, RowBatch, RowImage, RowSet,
+    ScriptOutcome, UploadWriter,
 };
-use tidewater_centre::engine::{scripts, upload};
 use tidewater_centre::error::CentreError;
-use tidewater_centre::scope::{Partitions, Scope};
 use tidewater_centre::trying::ChangedTable;
-use tidewater_centre::upload::SyncUpload;
 
 /// How often a transaction that met a deadlock is tried.
 const ATTEMPTS: u32 = 10;
@@ -57,10 +52,8 @@ FOR c IN SELECT DISTINCT n.nspname, o.conname FROM pg_catalog.pg_constraint o
   JOIN pg_catalog.pg_namespace n ON n.oid = o.connamespace WHERE o.condeferred
 LOOP EXECUTE format('SET CONSTRAINTS %I.%I DEFERRED', c.nspname, c.conname); END LOOP; END $$";
 
-/// The transaction's number; and says who uploads, for the application's triggers and policies.
-const TRANSACTION: &str = "SELECT pg_catalog.pg_current_xact_id()::text,
-  pg_catalog.set_config('tidewater.username', $1, true),
-  pg_catalog.set_config('tidewater.remote_id', $2, true)";
+/// The transaction's number.
+const TRANSACTION: &str = "SELECT pg_catalog.pg_current_xact_id()::text";
 
 type Result<T> = std::result::Result<T, CentreError>;
 
@@ -107,22 +100,34 @@ struct LiveTable {
     has_policies: bool,
 }
 
+/// What is found out when tables are opened.
+#[derive(Default)]
+pub(super) struct LiveTables {
+    /// The transaction's.
+    version: u64,
+    tables: Vec<LiveTable>,
+}
+
 impl LiveTable {
-    /// Reads what [`FINGERPRINTS`] tells of tables.
-    fn read(live: &[tokio_postgres::Row], tables: &[PostgresIncomingTable<'_>]) -> Vec<LiveTable> {
-        let table = |oid: u32| tables.iter().find(|it| it.table.details.oid == oid);
-        let live = live.iter().map(|row| LiveTable {
-            oid: row.get(0),
-            as_loaded: table(row.get(0))
-                .is_some_and(|it| row.get::<_, &str>(1) == it.table.details.fingerprint),
-            edits_inserts: row.get(2),
-            defers_unique: row.get(3),
-            row_security: row.get(4),
-            calls_application: row.get(5),
-            keeps_deletes: row.get(6),
-            has_policies: row.get(7),
-        });
-        live.collect()
+    /// Reads what [`FINGERPRINTS`] tells of a table.
+    fn read(row: &[Datum<'_>], tables: &[PostgresIncomingTable<'_>]) -> LiveTable {
+        let is = |at: usize| row[at] == Datum::Boolean(true);
+        let oid = match row[0] {
+            Datum::Integer(oid) => u32::try_from(oid).unwrap_or(0),
+            _ => 0,
+        };
+        let loaded = tables.iter().find(|it| it.table.details.oid == oid);
+        LiveTable {
+            oid,
+            as_loaded: loaded
+                .is_some_and(|it| row[1] == Datum::Text(&it.table.details.fingerprint)),
+            edits_inserts: is(2),
+            defers_unique: is(3),
+            row_security: is(4),
+            calls_application: is(5),
+            keeps_deletes: is(6),
+            has_policies: is(7),
+        }
     }
 }
 
@@ -161,6 +166,7 @@ impl<'c> UploadRows<'c> {
 impl UploadWriter for UploadRows<'_> {
     type Connection = PostgresConnection;
     type Tables = PostgresTables;
+    type LiveTables = LiveTables;
 
     fn is_usable(&self) -> bool {
         !self.connection.is_closed()
@@ -229,99 +235,43 @@ impl UploadWriter for UploadRows<'_> {
         Ok(true)
     }
 
-    /// All of it goes in one flight.
-    async fn claim_sequence<'u>(
-        &mut self,
-        publication: &'u Publication,
-        uploads: &[&'u SyncUpload],
-        tables: &[PostgresIncomingTable<'u>],
-    ) -> Result<Vec<Option<ClaimedSequence>>> {
-        let error = |error| statement_failed("admitting an upload")(error);
-        self.acting = AssumedRole::default();
-        let connection = &mut *self.connection;
-        let publications = [publication];
-        let mut queries = Vec::with_capacity(uploads.len());
-        for upload in uploads {
-            let (context, purpose) = (&upload.context, ScopePurpose::Writing);
-            let of_upload = ScopeQueries::prepare(connection, context, &publications, purpose);
-            queries.push(of_upload.await?);
-        }
-        // Their rows are written for all of them: nobody looks who uploads. Their queries may.
-        let context = match uploads {
-            [upload] => Some(&upload.context),
-            _ => None,
-        };
-        let role = match context {
-            Some(context) => Some(RoleQuery::prepare(connection, context, publication).await?),
-            None => None,
-        };
-        let user = context.map_or("", |it| &it.user);
-        let remote = context.map_or_else(String::new, |it| it.remote_id.to_string());
-        let who: [&(dyn ToSql + Sync); 2] = [&user, &remote];
-        let take = upload::take(uploads);
-        let taking = connection.prepare_own(&take).await?;
-        let transaction = connection.prepare(TRANSACTION, &[]).await?;
-        let says = connection.prepare(WHO, &[]).await?;
-        let fingerprints = connection.prepare(FINGERPRINTS, &[]).await?;
-        let oids: Vec<u32> = tables.iter().map(|it| it.table.details.oid).collect();
-        let lock = lock(tables);
-        let client = connection.client();
-        let (locked, taken, transaction, (live, results, acting)) = future::join4(
-            client.batch_execute(&lock),
-            run_all(client, &taking, &take),
-            client.query_one(&transaction, &who),
-            future::join3(
-                client.query(&fingerprints, &[&oids]),
-                scopes_of_each(client, &says, uploads, &queries),
-                future::OptionFuture::from(role.as_ref().map(|it| it.ask(client))),
-            ),
-        )
-        .await;
-        locked.map_err(error)?;
-        let taken = upload::taken(&taken.map_err(error)?, uploads)?;
-        if taken.iter().all(Option::is_none) {
-            return Ok(taken.into_iter().map(|_| None).collect());
-        }
-        let version: String = transaction.map_err(error)?.get(0);
-        self.version = version.parse().unwrap_or(0);
-        self.live = LiveTable::read(&live.map_err(error)?, tables);
-        self.acting = acting.transpose()?.unwrap_or_default();
-        let mut admitted = Vec::with_capacity(uploads.len());
-        for ((serials, queries), results) in taken.into_iter().zip(&queries).zip(results?) {
-            admitted.push(match serials {
-                None => None,
-                Some(serials) => Some(ClaimedSequence {
-                    serials,
-                    scope: queries.scope(0, &results)?,
-                }),
-            });
-        }
-        Ok(admitted)
+    fn look_at_tables<'s>(
+        tables: &'s [PostgresIncomingTable<'_>],
+        live: &'s mut LiveTables,
+    ) -> Vec<FlightStep<'s, PostgresTables>> {
+        let oids = tables.iter().map(|it| it.table.details.oid.to_string());
+        let asked = format!("ANY('{{{}}}')", oids.collect::<Vec<_>>().join(","));
+        let LiveTables {
+            version,
+            tables: found,
+        } = live;
+        let mut transaction = TableStatement::new("opening tables", TRANSACTION);
+        transaction.yields = vec![PostgresType::Text];
+        let text = FINGERPRINTS.replace("ANY($1)", &asked);
+        let mut fingerprints = TableStatement::new("opening tables", text);
+        fingerprints.yields = vec![PostgresType::Int8, PostgresType::Text];
+        fingerprints.yields.extend([PostgresType::Bool; 6]);
+        vec![
+            FlightStep::table(transaction, |row| {
+                *version = row[0].to_string().parse().unwrap_or(0);
+                Ok(())
+            }),
+            FlightStep::table(fingerprints, |row| {
+                found.push(LiveTable::read(row, tables));
+                Ok(())
+            }),
+        ]
     }
 
-    async fn lock_tables(
+    fn open_tables(
         &mut self,
         _: &Publication,
-        tables: &[PostgresIncomingTable<'_>],
+        live: LiveTables,
+        role: assumed_role::AssumedRole,
     ) -> Result<()> {
-        let error = |error| statement_failed("opening tables")(error);
-        self.acting = AssumedRole::default();
-        let connection = &mut *self.connection;
-        let transaction = connection.prepare(TRANSACTION, &[]).await?;
-        let fingerprints = connection.prepare(FINGERPRINTS, &[]).await?;
-        let oids: Vec<u32> = tables.iter().map(|it| it.table.details.oid).collect();
-        let (lock, client) = (lock(tables), connection.client());
-        let nobody: [&(dyn ToSql + Sync); 2] = [&"", &""];
-        let (locked, transaction, live) = future::join3(
-            client.batch_execute(&lock),
-            client.query_one(&transaction, &nobody),
-            client.query(&fingerprints, &[&oids]),
-        )
-        .await;
-        locked.map_err(error)?;
-        let version: String = transaction.map_err(error)?.get(0);
-        self.version = version.parse().unwrap_or(0);
-        self.live = LiveTable::read(&live.map_err(error)?, tables);
+        self.version = live.version;
+        self.live = live.tables;
+        self.acting = role.into();
         Ok(())
     }
 
@@ -466,16 +416,6 @@ impl UploadWriter for UploadRows<'_> {
         self.apply_together(parts).await
     }
 
-    async fn scope(&mut self, publication: &Publication, upload: &SyncUpload) -> Result<Scope> {
-        let (connection, context) = (&mut *self.connection, &upload.context);
-        let publications = [publication];
-        let queries =
-            ScopeQueries::prepare(connection, context, &publications, ScopePurpose::Writing);
-        let queries = queries.await?;
-        let results = queries.run(self.connection.client()).await?;
-        queries.scope(0, &results)
-    }
-
     fn may_compute_values(&self, table: &PostgresIncomingTable<'_>) -> bool {
         let as_loaded = self.live(table.table).as_loaded;
         table.table.details.effects.always || table.table.fills() || !as_loaded || !self.exact
@@ -525,41 +465,4 @@ impl UploadWriter for UploadRows<'_> {
         let skip = is_alone && as_loaded && self.exact && !sets_off_more;
         (self.version, skip)
     }
-}
-
-/// With this lock nobody can change the tables or add a trigger before we end.
-fn lock(tables: &[PostgresIncomingTable<'_>]) -> String {
-    let written = tables.iter().filter(|it| it.is_open);
-    let names: BTreeSet<&str> = written.map(|it| it.table.sql_name.as_str()).collect();
-    let names = names.into_iter().collect::<Vec<_>>().join(", ");
-    match names.is_empty() {
-        true => String::new(),
-        false => format!("LOCK TABLE {names} IN ROW EXCLUSIVE MODE"),
-    }
-}
-
-/// Asks what the remotes of some uploads hold, each in the name of its user. If there are several,
-/// nobody is named afterwards; one is named already.
-async fn scopes_of_each(
-    client: &Client,
-    says: &Statement,
-    uploads: &[&SyncUpload],
-    queries: &[ScopeQueries<'_>],
-) -> Result<Vec<Vec<Arc<Partitions>>>> {
-    if let [queries] = queries {
-        return Ok(vec![queries.run(client).await?]);
-    }
-    let say = async |user: &str, remote: &str| {
-        let who: [&(dyn ToSql + Sync); 2] = [&user, &remote];
-        let said = client.query_one(says, &who).await;
-        said.map_err(statement_failed("saying who uploads"))
-    };
-    let of_each = uploads.iter().zip(queries).map(async |(upload, queries)| {
-        let remote = upload.context.remote_id.to_string();
-        let user = &upload.context.user;
-        future::try_join(say(user, &remote), queries.run(client)).await
-    });
-    let (results, nobody) = future::join(future::try_join_all(of_each), say("", "")).await;
-    nobody?;
-    Ok(results?.into_iter().map(|(_, results)| results).collect())
 }

@@ -55,7 +55,7 @@ pub struct RoleRights {
 /// How changes are noticed that anybody makes to published tables.
 pub trait ChangeTracking: Send + Sync + 'static {
     /// A connection to the database.
-    type Connection: DatabaseConnection;
+    type Connection: DatabaseConnection<Tables = Self::Tables>;
     /// The application's tables.
     type Catalog: CatalogReader;
     /// A table of a publication.

@@ -25,7 +25,7 @@ pub type Job<C, T> =
 /// Runs jobs on one connection, one after the other.
 pub trait WorkerConnection: Send + 'static {
     /// The connection.
-    type Connection: DatabaseConnection;
+    type Connection: DatabaseConnection<Tables = Self::Tables>;
     /// What its tables have of its own.
     type Tables: TableAdapter;
 

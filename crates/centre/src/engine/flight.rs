@@ -8,7 +8,7 @@ use std::fmt;
 
 use tidewater_protocol::{ColumnType, Datum, Value};
 
-use super::connection::SystemStatement;
+use super::connection::{StatementResult, SystemStatement};
 use super::sql::served_table::TableAdapter;
 use super::sql::system_table::SystemType;
 use crate::error::CentreError;
@@ -18,14 +18,17 @@ type Result<T> = std::result::Result<T, CentreError>;
 /// Takes rows, each as it is read. An error ends the reading.
 pub type TakeRow<'t> = &'t mut (dyn FnMut(&[Datum<'_>]) -> Result<()> + Send);
 
+/// The same, owned by a step.
+pub type RowTaker<'t> = Box<dyn FnMut(&[Datum<'_>]) -> Result<()> + Send + 't>;
+
 /// How the values of a column travel between the engine and a database.
 pub trait ValueKind: Copy + fmt::Debug + PartialEq + Send + Sync + 'static {
     /// The kind of a value that is no application's.
     fn of_system(system_type: SystemType) -> Self;
 }
 
-/// Rows of values as the parameters of a statement, which is run for all of them. Its text has them
-/// as a relation `v`, with the columns `c1`, `c2` and so on, and `n`, the row's number from 1.
+/// Rows of values as the parameters of a statement, which is run for all of them: at once, or for one
+/// after the other.
 pub trait RowParameters: fmt::Debug + Send + Sync {
     /// The kinds of values.
     type Kind: ValueKind;
@@ -39,8 +42,19 @@ pub trait RowParameters: fmt::Debug + Send + Sync {
     /// How many rows there are.
     fn count(&self) -> usize;
 
-    /// The relation in SQL; the number of its first parameter is given.
-    fn relation(kinds: &[Self::Kind], first: usize) -> String;
+    /// How a statement names them; the number of their first parameter is given.
+    fn source(kinds: &[Self::Kind], first: usize) -> RowSource;
+}
+
+/// How a statement names the rows that it is run for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RowSource {
+    /// The relation that has them, for `FROM`; empty where the statement is run for each of them.
+    pub relation: String,
+    /// A row's number, from 1 on.
+    pub number: String,
+    /// The values of its columns.
+    pub columns: Vec<String>,
 }
 
 /// A parameter of a [`TableStatement`].
@@ -90,7 +104,7 @@ pub enum FlightStep<'s, T: TableAdapter> {
     /// A statement on the server's own tables.
     System(&'s SystemStatement),
     /// A statement on the application's tables, and what takes the rows that it yields.
-    Table(TableStatement<'s, T>, TakeRow<'s>),
+    Table(TableStatement<'s, T>, RowTaker<'s>),
 }
 
 /// A step has failed, and those behind it have done nothing.
@@ -98,6 +112,8 @@ pub enum FlightStep<'s, T: TableAdapter> {
 pub struct FlightFailure {
     /// Its number in the flight, from 0.
     pub step: usize,
+    /// The answers to those before it.
+    pub done: Vec<StatementResult>,
     /// What is wrong.
     pub error: CentreError,
 }
@@ -131,6 +147,14 @@ impl<'s, T: TableAdapter> TableStatement<'s, T> {
 }
 
 impl<'s, T: TableAdapter> FlightStep<'s, T> {
+    /// Has the rows of a statement taken.
+    pub fn table(
+        statement: TableStatement<'s, T>,
+        take: impl FnMut(&[Datum<'_>]) -> Result<()> + Send + 's,
+    ) -> FlightStep<'s, T> {
+        FlightStep::Table(statement, Box::new(take))
+    }
+
     /// Runs a text.
     pub fn run(sql: impl Into<Cow<'s, str>>) -> FlightStep<'s, T> {
         FlightStep::Run(sql.into())

@@ -7,6 +7,7 @@ use super::connection::{DatabaseConnection, TransactionMode};
 use super::inspect::DatabaseInspection;
 use super::publication::RowRule;
 use super::scope::ScopePurpose;
+use super::scope::asking::ask_reader_scope;
 use super::sql::system::scope_pieces;
 use crate::context::SyncContext;
 use crate::engine::served_publications::ServedPublications;
@@ -146,7 +147,7 @@ async fn holding<T: DatabaseInspection>(
     context: &SyncContext,
 ) -> Result<RemoteHolding> {
     let publication = served.publication(publication)?;
-    let scope = T::scope(connection, publication, context, ScopePurpose::Reading).await?;
+    let scope = ask_reader_scope(connection, publication, context, ScopePurpose::Reading).await?;
     Ok(RemoteHolding::from_scope(&publication.rules, &scope))
 }
 

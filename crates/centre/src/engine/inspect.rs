@@ -3,12 +3,11 @@
 use tidewater_protocol::{Datum, Value};
 
 use super::publication::Publication;
-use super::scope::ScopePurpose;
 use crate::context::SyncContext;
 use crate::engine::change_tracking::ChangeTracking;
 use crate::engine::sql::served_table::TableAdapter;
 use crate::error::CentreError;
-use crate::scope::{RuleScope, Scope};
+use crate::scope::RuleScope;
 
 /// A row of a publication's table, by its key.
 #[derive(Debug)]
@@ -86,14 +85,6 @@ pub struct RowsDiffer {
 
 /// What a database tells of rows, rules and change logs.
 pub trait DatabaseInspection: ChangeTracking {
-    /// What a user holds now of a publication.
-    fn scope(
-        connection: &mut Self::Connection,
-        publication: &Publication<Self::Tables>,
-        context: &SyncContext,
-        purpose: ScopePurpose,
-    ) -> impl Future<Output = Result<Scope, CentreError>> + Send;
-
     /// Reads columns of a row, and of those above it; NULL where there is none above. `None`: there
     /// is no row of this key.
     fn cells(

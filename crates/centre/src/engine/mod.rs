@@ -5,6 +5,7 @@
 //! [`crate::Worker`]s of that.
 
 pub mod acting;
+pub mod assumed_role;
 pub mod call;
 pub mod callable_procedure;
 pub mod catalog;

@@ -13,6 +13,7 @@ use super::inspect::{ConfigurationSide, DatabaseInspection, RowsDiffer};
 use super::publication::Publication;
 use super::records;
 use super::scope::ScopePurpose;
+use super::scope::asking::ask_reader_scope;
 use super::scripts::{chosen, version};
 use super::upload::row_json;
 use crate::context::SyncContext;
@@ -254,7 +255,7 @@ async fn held<'p, T: DatabaseInspection>(
 ) -> Result<PreviewSide<'p, T::Tables>> {
     Ok(PreviewSide {
         publication,
-        scope: T::scope(connection, publication, context, ScopePurpose::Reading).await?,
+        scope: ask_reader_scope(connection, publication, context, ScopePurpose::Reading).await?,
         context: context.clone(),
     })
 }

@@ -1,5 +1,6 @@
 //! Which partitions a user holds now, and what became of a scope that a remote presents.
 
+pub mod asking;
 mod difference;
 
 use std::collections::HashMap;

@@ -54,6 +54,7 @@
 mod apply;
 mod authorization;
 mod batching;
+mod claiming;
 pub mod column_map;
 mod computed_values;
 mod dependent_refusals;

@@ -22,6 +22,7 @@ use super::publication::Publication;
 use super::records::{found_remote, found_user, last_sync, uploads_between};
 use super::refusals;
 use super::scope::ScopePurpose;
+use super::scope::asking::ask_reader_scope;
 use super::scripts::chosen;
 use super::sql::system::{remotes, subscriptions, users};
 use super::upload::row_json;
@@ -163,7 +164,8 @@ impl<T: DatabaseInspection> ExplanationRun<'_, T> {
     ) -> Result<(ExplainedPublication, Option<String>)> {
         let schema = &publication.schema.tables[table];
         let context = self.context(&publication.schema.name);
-        let scope = T::scope(connection, publication, &context, ScopePurpose::Writing).await?;
+        let scope =
+            ask_reader_scope(connection, publication, &context, ScopePurpose::Writing).await?;
         let key = subject.datums();
         let keyed = KeyedRow {
             publication,

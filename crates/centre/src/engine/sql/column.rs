@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use tidewater_protocol::Datum;
+
 use crate::engine::flight::ValueKind;
 
 /// A column of an application's table, as its database spells it.
@@ -29,6 +31,11 @@ pub trait SqlColumn: Clone + fmt::Debug + Send + Sync + 'static {
     /// Whether an update can write it.
     fn is_settable(&self) -> bool {
         true
+    }
+
+    /// What a query of an operator yields, as a value of its type; `None` if it is none.
+    fn coerce<'v>(&self, value: Datum<'v>) -> Option<Datum<'v>> {
+        Some(value)
     }
 
     /// A value of a query of an operator, made one of its type; `None` where the database does not

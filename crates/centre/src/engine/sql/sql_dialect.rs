@@ -2,7 +2,8 @@
 
 use super::lexing::SqlLexing;
 use super::system_dialect::SystemDialect;
-use crate::engine::connection::TransactionMode;
+use crate::engine::connection::{SystemStatement, TransactionMode};
+use crate::error::CentreError;
 
 /// What a step on a table needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,6 +37,37 @@ pub trait SqlDialect: SystemDialect {
 
     /// Begins a transaction.
     fn begin(&self, mode: TransactionMode) -> &'static str;
+
+    /// A name as SQL has it.
+    fn identifier(&self, name: &str) -> String;
+
+    /// Says for whom a transaction runs, as triggers, policies and queries of the application read
+    /// it, until it is said anew or the transaction ends. It may only read.
+    fn say_caller(&self, user: &str, remote_id: &str, only_reads: bool) -> Vec<SystemStatement>;
+
+    /// Has a transaction that writes run for nobody, as every one does in the end.
+    fn forget_caller(&self) -> Vec<SystemStatement>;
+
+    /// SQL that keeps anybody from changing what tables are before the transaction ends; nothing
+    /// where what writes does so anyway. The tables are listed by their names in SQL.
+    fn lock_written(&self, _tables: &str) -> String {
+        String::new()
+    }
+
+    /// SQL that has what follows in the transaction run under a role of the database.
+    fn assume_role(&self, _role: &str) -> String {
+        String::new()
+    }
+
+    /// SQL that ends this.
+    fn give_up_role(&self) -> &'static str {
+        ""
+    }
+
+    /// Whether an error says that a role may not do something.
+    fn is_denied(&self, _error: &CentreError) -> bool {
+        false
+    }
 
     /// The collation that compares texts byte by byte.
     fn byte_collation(&self) -> &'static str;

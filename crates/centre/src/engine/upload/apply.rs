@@ -15,6 +15,7 @@ use std::collections::HashMap;
 
 use tidewater_protocol::{Code, Datum, Op};
 
+use super::claiming::claim_sequence;
 use super::given_rows::find_given;
 use super::incoming_rows::{FEW_INSERTS, IncomingTable, RowRef};
 use super::outcomes::Outcomes;
@@ -70,9 +71,7 @@ pub(super) async fn apply_one<R: UploadWriter>(
             AnnouncedColumns::Unpublished(refused) => unpublished.push((table, refused)),
         }
     }
-    let admitted = rows
-        .claim_sequence(&publication, &[upload], &tables)
-        .await?;
+    let admitted = claim_sequence(rows, &publication, &[upload], &tables).await?;
     let Some(admitted) = admitted.into_iter().flatten().next() else {
         rows.undo().await?;
         return last(rows.connection(), upload).await;

@@ -21,6 +21,8 @@ use super::upload_writer::{RowImage, UploadWriter};
 use super::{Admission, computed_values};
 use crate::engine::membership::{Barrier, Membership};
 use crate::engine::publication::{Publication, RowRule};
+use crate::engine::scope::ScopePurpose;
+use crate::engine::scope::asking::ask_scope;
 use crate::engine::sql::served_table::TableAdapter;
 use crate::engine::upload::incoming_rows::ROWS_AT_ONCE;
 use crate::engine::upload::row_keys::{Barred, RowKey, RowKeys, pack_key};
@@ -146,7 +148,14 @@ impl<'r, R: UploadWriter> UploadRun<'r, R> {
             return Ok(Admission::of_operator());
         }
         let (publication, upload) = (self.publication, self.upload);
-        let scope = self.rows.scope(publication, upload).await?;
+        let scope = ask_scope(
+            self.rows.connection(),
+            &[],
+            publication,
+            &upload.context,
+            ScopePurpose::Writing,
+        )
+        .await?;
         let mut now = admission(self.rows, publication, upload, self.serials, scope).await?;
         now.follow(self.admission);
         Ok(now)

@@ -11,6 +11,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use tidewater_protocol::{Datum, Op};
 
 use super::authorization::decides_scopes;
+use super::claiming::claim_sequence;
 use super::column_map::{AnnouncedColumns, ColumnMap};
 use super::incoming_rows::{FEW_INSERTS, IncomingTable, RowRef, UploadedImages};
 use super::outcomes::SumComparison;
@@ -300,10 +301,7 @@ impl<'s, R: UploadWriter> SharedUploads<'s, R> {
             return Ok(false);
         }
         let (publication, uploads) = (self.publication, self.uploads);
-        let admitted = self
-            .rows
-            .claim_sequence(publication, uploads, self.tables)
-            .await?;
+        let admitted = claim_sequence(self.rows, publication, uploads, self.tables).await?;
         for (place, (admitted, upload)) in admitted.into_iter().zip(uploads).enumerate() {
             let Some(admitted) = admitted else {
                 self.apart.insert(place);

@@ -13,6 +13,7 @@ use tidewater_protocol::{
     Code, ColumnType, Datum, Op, RemoteId, RowShape, RowsWriter, Table, UploadId, Value, pack,
 };
 
+use super::claiming::lock_tables;
 use super::column_map::ColumnMap;
 use super::handler_decisions::JudgedUpload;
 use super::incoming_rows::IncomingTable;
@@ -207,8 +208,7 @@ impl<T: TableAdapter> ServedTablePlace<T> {
     ) -> Result<std::result::Result<CentralRowRead, SettleOutcome>> {
         let probe = OperatorChange::probe(self.table(), key)?;
         let probed = IncomingTable::of_ours(&self.publication, &probe.upload, 0)?.unrestricted();
-        rows.lock_tables(&self.publication, std::slice::from_ref(&probed))
-            .await?;
+        lock_tables(rows, &self.publication, std::slice::from_ref(&probed)).await?;
         let at = probed.find_inserts();
         let found = rows.find(&probed, Op::Insert, &at, RowImage::Old).await?;
         let found = found.into_iter().flatten().next().map(|it| it.central);
@@ -317,7 +317,7 @@ pub(super) async fn send<R: UploadWriter>(
     let (changed, decisions) = judged.into_decisions();
     let table = changed.get(&0).unwrap_or(table);
     let tables = [IncomingTable::new(publication, table, 0, index, map)?.unrestricted()];
-    rows.lock_tables(publication, &tables).await?;
+    lock_tables(rows, publication, &tables).await?;
     let uploaded: Vec<_> = tables.iter().map(IncomingTable::uploaded).collect();
     let key_cascades = KeyCascades::from_upload(&publication.schema, &uploaded)?;
     let (admission, serials) = (Admission::of_operator(), Serials::none());

@@ -6,8 +6,10 @@ use tidewater_protocol::{ColumnType, Datum, Op, Value, pack};
 
 use super::Serials;
 use super::incoming_rows::{IncomingTable, RowRef};
+use crate::engine::assumed_role::AssumedRole;
 use crate::engine::connection::{DatabaseConnection, SystemStatement};
 use crate::engine::exact::{pack_row, unpack};
+use crate::engine::flight::FlightStep;
 use crate::engine::publication::Publication;
 use crate::engine::scripts::ScriptStatement;
 use crate::engine::sql::served_table::{ServedTable, TableAdapter};
@@ -15,7 +17,6 @@ use crate::engine::upload::refusal_reason::{FailedRow, RefusalReason};
 use crate::error::CentreError;
 use crate::scope::Scope;
 use crate::trying::ChangedTable;
-use crate::upload::SyncUpload;
 
 type Result<T> = std::result::Result<T, CentreError>;
 
@@ -205,9 +206,11 @@ pub(crate) async fn try_again(
 /// written, in which order, and what becomes of a row that meets another, is the engine's affair.
 pub trait UploadWriter: Send {
     /// The connection.
-    type Connection: DatabaseConnection;
+    type Connection: DatabaseConnection<Tables = Self::Tables>;
     /// A table of a publication.
     type Tables: TableAdapter;
+    /// What the tables of an upload are now.
+    type LiveTables: Default + Send;
 
     /// Whether the database is a remote of headquarters, which may have what it has forgotten.
     ///
@@ -260,22 +263,27 @@ pub trait UploadWriter: Send {
         attempts: u32,
     ) -> impl Future<Output = Result<bool>> + Send;
 
-    /// Takes the numbers of uploads of one publication, sees to it that nobody changes their
-    /// tables, and evaluates their scopes, in their order. `None` if the number does not follow.
-    fn claim_sequence<'u>(
-        &mut self,
-        publication: &'u Publication<Self::Tables>,
-        uploads: &[&'u SyncUpload],
-        tables: &[IncomingTable<'u, Self::Tables>],
-    ) -> impl Future<Output = Result<Vec<Option<ClaimedSequence>>>> + Send;
+    /// Looks what the tables of uploads are now: steps of a flight behind a lock that keeps anybody
+    /// from changing them.
+    fn look_at_tables<'s>(
+        tables: &'s [IncomingTable<'_, Self::Tables>],
+        live: &'s mut Self::LiveTables,
+    ) -> Vec<FlightStep<'s, Self::Tables>> {
+        let _ = (tables, live);
+        Vec::new()
+    }
 
-    /// Sees to it that nobody changes these tables, of which rows are written that no remote
-    /// uploads.
-    fn lock_tables(
+    /// What was found, and the role under which the application's tables are read and written from
+    /// now on.
+    ///
+    /// # Errors
+    /// The publication is not served any more.
+    fn open_tables(
         &mut self,
         publication: &Publication<Self::Tables>,
-        tables: &[IncomingTable<'_, Self::Tables>],
-    ) -> impl Future<Output = Result<()>> + Send;
+        live: Self::LiveTables,
+        role: AssumedRole,
+    ) -> Result<()>;
 
     /// Whether rows of several uploads can be written to a table by the same statements: nothing
     /// that happens then looks at who uploads.
@@ -377,13 +385,6 @@ pub trait UploadWriter: Send {
         statements: &[ScriptStatement],
         set: &RowSet,
     ) -> impl Future<Output = Result<ScriptOutcome>> + Send;
-
-    /// The scope as it is now.
-    fn scope(
-        &mut self,
-        publication: &Publication<Self::Tables>,
-        upload: &SyncUpload,
-    ) -> impl Future<Output = Result<Scope>> + Send;
 
     /// Whether what the centre has of a row may be something else than what was written: by a
     /// trigger, a generated column, or a type that keeps a value otherwise.
