@@ -7,18 +7,16 @@
 use std::future::Future;
 
 use futures_util::future::join3;
-use tokio_postgres::types::{ToSql, Type};
-use tokio_postgres::{Client, Error, Statement};
+use tokio_postgres::types::Type;
+use tokio_postgres::{Client, Error};
 
 use super::connection::PostgresConnection;
-use super::publication::{PostgresTables, Publication, ServedTable};
+use super::publication::{PostgresTables, ServedTable};
 use super::quote::{ident, literal};
 use crate::driver_error::statement_failed;
-use tidewater_centre::SyncContext;
 use tidewater_centre::engine::acting::{DatabaseRole, only};
 use tidewater_centre::engine::assumed_role;
 use tidewater_centre::engine::role_assumption::{RoleAdapter, RoleAssumption, RoleSource};
-use tidewater_centre::engine::scope::values_of;
 use tidewater_centre::engine::scope_query::wrong;
 use tidewater_centre::error::{CentreError, CentreResult};
 
@@ -91,11 +89,6 @@ impl AssumedRole {
             enter: format!("SET LOCAL ROLE {}; ", ident(&role)),
             role,
         }
-    }
-
-    /// Its name; empty for our own.
-    pub(super) fn role(&self) -> &str {
-        &self.role
     }
 
     /// Whether it is not our own.
@@ -171,68 +164,6 @@ impl From<assumed_role::AssumedRole> for AssumedRole {
             true => AssumedRole::new(role.role().to_owned(), role.publication()),
             false => AssumedRole::default(),
         }
-    }
-}
-
-/// The query for a role, prepared.
-pub(super) struct RoleQuery {
-    statement: Option<(Statement, Vec<Option<String>>)>,
-    publication: String,
-}
-
-impl RoleQuery {
-    /// Prepares the query of a publication; it has none for our own role.
-    pub(super) async fn prepare(
-        connection: &mut PostgresConnection,
-        context: &SyncContext,
-        publication: &Publication,
-    ) -> Result<RoleQuery, CentreError> {
-        let name = &publication.schema.name;
-        let statement = match &publication.act_as {
-            None => None,
-            Some(RoleAssumption { query, .. }) => {
-                let types = vec![Type::TEXT; query.parameters.len()];
-                let prepared = connection.prepare(&query.sql, &types).await?;
-                Some((prepared, values_of(query, context, name)))
-            }
-        };
-        Ok(RoleQuery {
-            statement,
-            publication: name.clone(),
-        })
-    }
-
-    /// Asks for the role.
-    ///
-    /// # Errors
-    /// [`CentreError::NoRole`] if there is none that can be assumed.
-    pub(super) async fn ask(&self, client: &Client) -> Result<AssumedRole, CentreError> {
-        let Some((statement, parameters)) = &self.statement else {
-            return Ok(AssumedRole::default());
-        };
-        let parameters = parameters.iter().map(|it| it as &(dyn ToSql + Sync));
-        let parameters: Vec<_> = parameters.collect();
-        let rows = client.query(statement, &parameters);
-        let rows = rows.await.map_err(|error| {
-            match statement_failed("looking for the role of a user")(error) {
-                CentreError::StatementFailed {
-                    retry: false,
-                    message,
-                    ..
-                } => CentreError::NoRole {
-                    publication: self.publication.clone(),
-                    message: format!("the query fails: {message}"),
-                    hint: "correct the query, or the data that it reads".into(),
-                },
-                other => other,
-            }
-        })?;
-        let role = only(&found(&rows)).map_err(|unfit| CentreError::NoRole {
-            publication: self.publication.clone(),
-            message: unfit.message,
-            hint: unfit.hint,
-        })?;
-        Ok(AssumedRole::new(role, &self.publication))
     }
 }
 

@@ -60,7 +60,7 @@ pub(super) fn encoded(
 }
 
 /// A value in the binary form of the type that PostgreSQL wants, or as text that it makes one of.
-pub(super) fn argument(column_type: ColumnType, value: &Value, of: &Type) -> EncodedArgument {
+fn argument(column_type: ColumnType, value: &Value, of: &Type) -> EncodedArgument {
     if *value == Value::Null {
         return EncodedArgument::Null;
     }

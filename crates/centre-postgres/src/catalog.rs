@@ -154,6 +154,8 @@ impl CatalogReader for PostgresCatalog {
             title: &table.title,
             columns: &table.columns,
             key: &table.key,
+            nullable_key: &[],
+            row_estimate: table.row_estimate,
         }
     }
 }

@@ -1,5 +1,7 @@
 //! A column, as SQL needs it.
 
+use tidewater_protocol::ColumnType;
+
 use crate::values::PostgresType;
 use tidewater_centre::engine::sql::column::SqlColumn;
 
@@ -35,6 +37,58 @@ impl SqlColumn for PgColumn {
 
     fn kind(&self) -> PostgresType {
         self.kind
+    }
+
+    fn column_type(&self) -> ColumnType {
+        self.kind.column_type(self.scale)
+    }
+
+    /// A parameter's value as one of the column.
+    fn input(&self, value: &str) -> String {
+        match self.kind {
+            PostgresType::Other => format!("{value}::{}", self.cast_name),
+            PostgresType::Bpchar => format!("{value}::bpchar"),
+            _ => value.to_owned(),
+        }
+    }
+
+    /// Whether the column has the value of a parameter: in the way that finds it by
+    /// an index, for columns of a key.
+    fn equals(&self, column: &str, value: &str) -> String {
+        format!("{column} = {}", self.input(value))
+    }
+
+    /// A partition's value as the column takes it, NULL if it takes it no more: a remote may hold
+    /// one of an enumeration that has been renamed since.
+    fn held(&self, value: &str) -> String {
+        let input = self.input(value);
+        if self.kind != PostgresType::Other {
+            return input;
+        }
+        let labels = format!(
+            "SELECT FROM pg_catalog.pg_enum e \
+             WHERE e.enumtypid = pg_catalog.pg_typeof(NULL::{})",
+            self.cast_name
+        );
+        format!(
+            "CASE WHEN NOT EXISTS ({labels}) OR EXISTS ({labels} AND e.enumlabel = {value}) \
+             THEN {input} END"
+        )
+    }
+
+    /// Of the column's own type, in the order of its index.
+    fn equals_logged(&self, column: &str, value: &str) -> String {
+        match &self.collation {
+            Some(collation) => format!("{column} = {value} COLLATE {collation}"),
+            None => format!("{column} = {value}"),
+        }
+    }
+
+    fn logged_output(&self, value: &str) -> String {
+        match self.kind {
+            PostgresType::Other => format!("{value}::text"),
+            _ => value.to_owned(),
+        }
     }
 
     fn name(&self) -> &str {
@@ -86,21 +140,6 @@ impl SqlColumn for PgColumn {
 }
 
 impl PgColumn {
-    /// A parameter's value as one of the column.
-    pub(super) fn input(&self, value: &str) -> String {
-        match self.kind {
-            PostgresType::Other => format!("{value}::{}", self.cast_name),
-            PostgresType::Bpchar => format!("{value}::bpchar"),
-            _ => value.to_owned(),
-        }
-    }
-
-    /// Whether the column has the value of a parameter: in the way that finds it by
-    /// an index, for columns of a key.
-    pub(super) fn equals(&self, column: &str, value: &str) -> String {
-        format!("{column} = {}", self.input(value))
-    }
-
     /// A parameter's value as the column keeps it: rounded. Other than a cast to the column's type
     /// this never fails.
     pub(super) fn kept(&self, value: &str) -> String {
@@ -116,24 +155,6 @@ impl PgColumn {
             }
             _ => value.to_owned(),
         }
-    }
-
-    /// A partition's value as the column takes it, NULL if it takes it no more: a remote may hold
-    /// one of an enumeration that has been renamed since.
-    pub(super) fn held(&self, value: &str) -> String {
-        let input = self.input(value);
-        if self.kind != PostgresType::Other {
-            return input;
-        }
-        let labels = format!(
-            "SELECT FROM pg_catalog.pg_enum e \
-             WHERE e.enumtypid = pg_catalog.pg_typeof(NULL::{})",
-            self.cast_name
-        );
-        format!(
-            "CASE WHEN NOT EXISTS ({labels}) OR EXISTS ({labels} AND e.enumlabel = {value}) \
-             THEN {input} END"
-        )
     }
 
     /// Whether the column has exactly the value of a parameter, NULL included.

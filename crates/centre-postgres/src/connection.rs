@@ -259,7 +259,7 @@ impl PostgresConnection {
     }
 
     /// Runs a job. What it leaves behind on an error is undone.
-    pub(super) async fn run<T>(
+    pub(super) async fn run_job<T>(
         &mut self,
         job: Job<PostgresConnection, T>,
     ) -> Result<T, CentreError> {

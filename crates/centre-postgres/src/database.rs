@@ -1,18 +1,19 @@
 //! PostgreSQL as the engine's database: its connections, and what runs on them.
 
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 
 use super::connection::PostgresConnection;
 use super::download::DatabaseSnapshot;
 use super::interrupt::PostgresInterrupter;
-use super::publication::{PostgresTables, Publication};
+use super::publication::PostgresTables;
 use super::rows::UploadRows;
 use super::waits::watched;
-use super::{PostgresCentre, PostgresPublications, PostgresShared, download, fill_random, tracked};
-use tidewater_centre::download::{DownloadJob, Downloaded, RunningDownloads};
+use super::{PostgresCentre, PostgresPublications, PostgresShared, tracked};
+use tidewater_centre::download::{Downloaded, RunningDownloads};
 use tidewater_centre::engine::database::{Database, Job, WorkerConnection};
 use tidewater_centre::engine::download::SnapshotReading;
 use tidewater_centre::engine::follow::CommittedChanges;
+use tidewater_centre::engine::served_publications::CentreShared;
 use tidewater_centre::engine::write_task::{WriteOutcome, WriteTask};
 use tidewater_centre::error::{CentreError, CentreResult};
 use tidewater_centre::{CallInterrupt, CallOutcome, ProcedureCall, engine};
@@ -36,9 +37,8 @@ impl WorkerConnection for PostgresWorkerConnection {
     type Connection = PostgresConnection;
     type Tables = PostgresTables;
 
-    fn served(&self) -> Arc<PostgresPublications> {
-        let served = self.shared.served.read();
-        served.unwrap_or_else(PoisonError::into_inner).clone()
+    fn shared(&self) -> &CentreShared<PostgresTables> {
+        &self.shared.centre
     }
 
     fn is_usable(&self) -> bool {
@@ -56,11 +56,7 @@ impl WorkerConnection for PostgresWorkerConnection {
         &'a mut self,
         job: Job<PostgresConnection, T>,
     ) -> CentreResult<'a, T> {
-        Box::pin(self.connection.run(job))
-    }
-
-    fn random(&self, bytes: &mut [u8]) -> Result<(), CentreError> {
-        fill_random(bytes)
+        Box::pin(self.connection.run_job(job))
     }
 
     fn write(&mut self, task: WriteTask) -> CentreResult<'_, WriteOutcome> {
@@ -102,7 +98,12 @@ impl WorkerConnection for PostgresWorkerConnection {
             let now_ms = downloads.first().map_or(0, |it| it.job.context.now_ms);
             self.enter(now_ms).await?;
             let backend = self.connection.backend();
-            let work = read_downloads(&mut self.connection, &self.shared, &mut downloads);
+            let served = self.shared.centre.served();
+            let driver = DatabaseSnapshot {
+                connection: &mut self.connection,
+                shared: &self.shared,
+            };
+            let work = engine::download::read_downloads(driver, &served, &mut downloads);
             let result = watched(&self.shared, backend, now_ms, work).await;
             if let Err(CentreError::Locked { .. }) = result {
                 self.shared.waits.in_vain(now_ms);
@@ -135,24 +136,15 @@ impl Database for PostgresCentre {
     }
 
     fn run<T: Send + 'static>(&self, job: Job<PostgresConnection, T>) -> CentreResult<'_, T> {
-        Box::pin(async move { self.shared.pool.get().await?.run(job).await })
+        Box::pin(async move { self.shared.pool.get().await?.run_job(job).await })
     }
 
     fn run_apart<T: Send + 'static>(&self, job: Job<PostgresConnection, T>) -> CentreResult<'_, T> {
         self.run(job)
     }
 
-    fn random(&self, bytes: &mut [u8]) -> Result<(), CentreError> {
-        fill_random(bytes)
-    }
-
-    fn serve(&self, loaded: PostgresPublications) {
-        let served = self.shared.served.write();
-        *served.unwrap_or_else(PoisonError::into_inner) = Arc::new(loaded);
-    }
-
-    fn served(&self) -> Arc<PostgresPublications> {
-        self.shared.served()
+    fn shared(&self) -> &CentreShared<PostgresTables> {
+        &self.shared.centre
     }
 
     fn follow(
@@ -172,41 +164,4 @@ impl Database for PostgresCentre {
     fn check_tracking(&self, now_ms: i64) -> CentreResult<'_, ()> {
         Box::pin(tracked::check(&self.shared, now_ms))
     }
-}
-
-/// Several at once as long as nobody's rows are read under a role: that holds for all of a
-/// transaction. Who syncs is said for each.
-async fn read_downloads(
-    connection: &mut PostgresConnection,
-    shared: &PostgresShared,
-    downloads: &mut [RunningDownloads<'_>],
-) -> Result<SnapshotReading, CentreError> {
-    let jobs: Vec<&DownloadJob> = downloads.iter().map(|it| &it.job).collect();
-    let publications = download::publications(shared, &jobs)?;
-    let acts = publications.iter().any(|it| it.act_as.is_some());
-    if acts && downloads.len() > 1 {
-        let of_first = jobs[0].subscriptions.len();
-        let (first, rest) = downloads.split_at_mut(1);
-        let reading = read_some(connection, shared, first, &publications[..of_first]).await?;
-        return Ok(SnapshotReading {
-            outcomes: reading
-                .outcomes
-                .into_iter()
-                .chain(rest.iter().map(|_| None))
-                .collect(),
-            ..reading
-        });
-    }
-    read_some(connection, shared, downloads, &publications).await
-}
-
-async fn read_some(
-    connection: &mut PostgresConnection,
-    shared: &PostgresShared,
-    downloads: &mut [RunningDownloads<'_>],
-    publications: &[Arc<Publication>],
-) -> Result<SnapshotReading, CentreError> {
-    let jobs: Vec<&DownloadJob> = downloads.iter().map(|it| &it.job).collect();
-    let mut snapshot = DatabaseSnapshot::open(connection, shared, &jobs, publications).await?;
-    engine::download::download(&mut snapshot, downloads).await
 }

@@ -97,6 +97,26 @@ impl SqlDialect for PostgresDialect {
         self.say_caller("", "", false)
     }
 
+    /// However many rows there are, each is looked up by itself: OFFSET keeps PostgreSQL from reading
+    /// all of a table once instead.
+    fn for_each(&self, relation: &str, query: &str, alias: &str) -> String {
+        match relation.is_empty() {
+            true => format!("({query} OFFSET 0) AS {alias}"),
+            false => format!("{relation}, LATERAL ({query} OFFSET 0) AS {alias}"),
+        }
+    }
+
+    fn left_look_up(&self, outputs: &str, from: &str, condition: &str) -> (String, String) {
+        let join = format!(
+            "LEFT JOIN LATERAL (SELECT {outputs} FROM {from} WHERE {condition} OFFSET 0) j ON true"
+        );
+        ("j.*".into(), join)
+    }
+
+    fn lock_read(&self, tables: &str) -> String {
+        format!("LOCK TABLE {tables} IN ACCESS SHARE MODE")
+    }
+
     fn lock_written(&self, tables: &str) -> String {
         format!("LOCK TABLE {tables} IN ROW EXCLUSIVE MODE")
     }

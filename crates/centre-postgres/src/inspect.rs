@@ -1,29 +1,32 @@
 //! What explaining and previewing read of the database.
 
 use tokio_postgres::types::ToSql;
-use tokio_postgres::{Client, Statement};
 
-use tidewater_protocol::{Datum, Value};
+use tidewater_protocol::Datum;
 
 use super::PostgresCentre;
-use super::acting::{AssumedRole, RoleQuery};
 use super::array::Array;
-use super::catalog::PostgresCatalog;
 use super::connection::PostgresConnection;
 use super::decoder::RowDecoder;
-use super::download::held_rows;
-use super::publication::{PostgresTables, Publication, ServedTable};
+use super::dialect::PostgresDialect;
+use super::partition_condition::{is_in_partitions, is_in_window};
+use super::publication::{PostgresTables, ServedTable};
 use super::values::PostgresType;
-use crate::caller::WHO;
 use crate::column::PgColumn;
 use crate::driver_error::statement_failed;
 use tidewater_centre::SyncContext;
+use tidewater_centre::engine::assumed_role::ask_role;
+use tidewater_centre::engine::connection::DatabaseConnection as _;
+use tidewater_centre::engine::download::WindowBound;
+use tidewater_centre::engine::exact::unpack;
+use tidewater_centre::engine::flight::{FlightStep, StatementUse, TableStatement};
 use tidewater_centre::engine::inspect::{
-    ChangeLogEntry, ConfigurationSide, DatabaseInspection, ENTRIES_TOLD, InspectedCell, KeyedRow,
-    RowsDiffer,
+    ChangeLogEntry, ConfigurationSide, DatabaseInspection, ENTRIES_TOLD, KeyedRow, RowsDiffer,
 };
 use tidewater_centre::engine::sql::column::SqlColumn as _;
+use tidewater_centre::engine::sql::reading::rows_of_rule;
 use tidewater_centre::engine::sql::served_table::log_column;
+use tidewater_centre::engine::sql::sql_dialect::SqlDialect as _;
 use tidewater_centre::error::CentreError;
 
 type Result<T> = std::result::Result<T, CentreError>;
@@ -49,69 +52,6 @@ const COMMITTED: &str = "(CASE WHEN pg_catalog.current_setting('track_commit_tim
     (l.version::text::int8 % 4294967296)::text::xid)) * 1000)::int8 END)";
 
 impl DatabaseInspection for PostgresCentre {
-    async fn cells(
-        connection: &mut PostgresConnection,
-        catalog: &PostgresCatalog,
-        row: &KeyedRow<'_, PostgresTables>,
-        cells: &[InspectedCell],
-    ) -> Result<Option<Vec<Value>>> {
-        let table = &row.publication.tables[row.table];
-        let Some(key) = key_arrays(table, row.key) else {
-            return Ok(None);
-        };
-        let columns = cells.iter().map(|cell| {
-            let alias = match cell.level {
-                0 => "t".to_owned(),
-                level => format!("r{}_a{level}", cell.rule),
-            };
-            let column = &catalog.tables[cell.table].columns[cell.column];
-            (column.output(&format!("{alias}.")), column.kind)
-        });
-        let (outputs, kinds): (Vec<String>, Vec<PostgresType>) = columns.unzip();
-        let sql = format!(
-            "SELECT {} FROM {} JOIN {} ON {}",
-            outputs.join(", "),
-            asked_key(table, 1),
-            table.joined(),
-            is_key(table, |_, column| format!("t.{}", column.sql))
-        );
-        let statement = connection.prepare(&sql, &[]).await?;
-        let parameters: Vec<&(dyn ToSql + Sync)> = key.iter().map(|it| it as _).collect();
-        let found = connection.client().query_opt(&statement, &parameters).await;
-        let Some(found) = found.map_err(statement_failed("reading a row"))? else {
-            return Ok(None);
-        };
-        let mut decoder = RowDecoder::new(kinds);
-        let mut datums = Vec::new();
-        decoder.result(&found, 0, &mut datums)?;
-        Ok(Some(datums.iter().map(Datum::to_value).collect()))
-    }
-
-    async fn seen(
-        connection: &mut PostgresConnection,
-        row: &KeyedRow<'_, PostgresTables>,
-        context: &SyncContext,
-    ) -> Result<Option<(String, bool)>> {
-        let acting = acting(connection, row.publication, context).await?;
-        let table = &row.publication.tables[row.table];
-        let Some(key) = key_arrays(table, row.key).filter(|_| acting.is_another()) else {
-            return Ok(None);
-        };
-        let sql = format!(
-            "SELECT FROM {} JOIN {} ON {}",
-            asked_key(table, 1),
-            table.joined(),
-            is_key(table, |_, column| format!("t.{}", column.sql))
-        );
-        let statement = connection.prepare(&sql, &[]).await?;
-        let parameters: Vec<&(dyn ToSql + Sync)> = key.iter().map(|it| it as _).collect();
-        let client = connection.client();
-        let found = acting.run(client, client.query_opt(&statement, &parameters));
-        let found = found.await;
-        let found = found.map_err(|error| acting.unreadable("reading a row", error))?;
-        Ok(Some((acting.role().to_owned(), found.is_some())))
-    }
-
     async fn entries(
         connection: &mut PostgresConnection,
         row: &KeyedRow<'_, PostgresTables>,
@@ -170,7 +110,7 @@ impl DatabaseInspection for PostgresCentre {
         let mut roles = Vec::new();
         let mut keyed = None;
         for side in sides.iter().flatten() {
-            roles.push(acting(connection, side.publication, context).await?);
+            roles.push(ask_role(connection, side.publication, context).await?);
             keyed = Some(&side.publication.tables[side.table]);
         }
         let (Some(table), Some(acting)) = (keyed, roles.first()) else {
@@ -179,7 +119,9 @@ impl DatabaseInspection for PostgresCentre {
         if roles.iter().any(|it| it.role() != acting.role()) {
             return Ok(None);
         }
-        say_who(connection, context).await?;
+        let remote = context.remote_id.to_string();
+        let says = PostgresDialect.say_caller(&context.user, &remote, true);
+        connection.flight("saying who syncs", &says).await?;
         let mut keys = Vec::with_capacity(2);
         for side in &sides {
             keys.push(match side {
@@ -191,24 +133,24 @@ impl DatabaseInspection for PostgresCentre {
                 ),
             });
         }
-        let differ =
-            |these: usize, others: usize| format!("{} EXCEPT {}", keys[these], keys[others]);
-        let (added, removed) = (differ(1, 0), differ(0, 1));
-        let counts = format!(
-            "SELECT (SELECT count(*) FROM ({added}) a), (SELECT count(*) FROM ({removed}) r)"
+        let only = |these: usize, others: usize| format!("{} EXCEPT {}", keys[these], keys[others]);
+        let (added, removed) = (only(1, 0), only(0, 1));
+        let mut differ = RowsDiffer::default();
+        let mut counts = TableStatement::new(
+            "counting rows",
+            format!(
+                "SELECT (SELECT count(*) FROM ({added}) a), (SELECT count(*) FROM ({removed}) r)"
+            ),
         );
-        let client = connection.client();
-        let error = |error| acting.unreadable("counting rows", error);
-        // Prepared before: what is sent after another answer would not run under the role.
-        let counts = prepared(client, &counts).await?;
-        let counted = acting.run(client, client.query_one(&counts, &[])).await;
-        let counted = counted.map_err(error)?;
-        let count = |at: usize| counted.get::<_, i64>(at).unsigned_abs();
-        let mut differ = RowsDiffer {
-            added: count(0),
-            removed: count(1),
-            ..RowsDiffer::default()
-        };
+        counts.yields = vec![PostgresType::Int8; 2];
+        counts.usage = StatementUse::Once;
+        let counted = FlightStep::table(counts, |row| {
+            if let [Datum::Integer(added), Datum::Integer(removed)] = row {
+                (differ.added, differ.removed) = (added.unsigned_abs(), removed.unsigned_abs());
+            }
+            Ok(())
+        });
+        acting.run(connection, counted).await?;
         for (count, only, told) in [
             (differ.added, &added, &mut differ.added_keys),
             (differ.removed, &removed, &mut differ.removed_keys),
@@ -218,43 +160,17 @@ impl DatabaseInspection for PostgresCentre {
             }
             let order: Vec<String> = (1..=table.key.len()).map(|it| it.to_string()).collect();
             let some = format!("{only} ORDER BY {} LIMIT {rows}", order.join(", "));
-            let some = prepared(client, &some).await?;
-            let found = acting.run(client, client.query(&some, &[])).await;
-            let kinds = table.key.iter().map(|&it| table.columns[it].kind);
-            let mut decoder = RowDecoder::new(kinds);
-            for row in &found.map_err(error)? {
-                let mut key = Vec::new();
-                decoder.result(row, 0, &mut key)?;
+            let mut some = TableStatement::new("counting rows", some);
+            some.yields = table.key_columns().map(|it| it.kind).collect();
+            some.usage = StatementUse::Once;
+            let found = FlightStep::table(some, |key| {
                 told.push(key.iter().map(Datum::to_value).collect());
-            }
+                Ok(())
+            });
+            acting.run(connection, found).await?;
         }
         Ok(Some(differ))
     }
-}
-
-/// Prepares a statement that is of no more use after it: its text has what is held in it.
-async fn prepared(client: &Client, sql: &str) -> Result<Statement> {
-    let prepared = client.prepare(sql).await;
-    prepared.map_err(statement_failed("counting rows"))
-}
-
-/// Says for whom queries are run, for the application's policies and functions.
-async fn say_who(connection: &mut PostgresConnection, context: &SyncContext) -> Result<()> {
-    let who = connection.prepare(WHO, &[]).await?;
-    let remote = context.remote_id.to_string();
-    let parameters: [&(dyn ToSql + Sync); 2] = [&context.user, &remote];
-    let said = connection.client().query_one(&who, &parameters).await;
-    said.map(drop).map_err(statement_failed("saying who syncs"))
-}
-
-/// The role under which a remote reads a publication.
-async fn acting(
-    connection: &mut PostgresConnection,
-    publication: &Publication,
-    context: &SyncContext,
-) -> Result<AssumedRole> {
-    let role = RoleQuery::prepare(connection, context, publication).await?;
-    role.ask(connection.client()).await
 }
 
 /// A key as parameters, each an array of one; `None` if no row can have it.
@@ -303,8 +219,27 @@ fn side_keys(side: &ConfigurationSide<'_, PostgresTables>) -> Result<String> {
     let outputs = outputs(table);
     let mut queries = Vec::with_capacity(rules.len());
     for (number, (rule, scope)) in rules.iter().zip(side.scope).enumerate() {
-        let condition = held_rows(table, number, rule, scope)?;
-        queries.push(format!("SELECT {outputs} FROM {}{condition}", table.from));
+        let of_table = &table.rules[number];
+        let mut query = rows_of_rule(table, number, &outputs);
+        if !of_table.columns.is_empty() {
+            let partitions = scope.partitions.iter();
+            let partitions = partitions.map(|it| unpack(it, &rule.types));
+            let partitions = partitions.collect::<Result<Vec<_>>>()?;
+            query.push_str(&match partitions.is_empty() {
+                true => " AND false".to_owned(),
+                false => format!(" AND {}", is_in_partitions(of_table, &partitions)),
+            });
+        }
+        for (window, (of_window, &from)) in rule.windows.iter().zip(&scope.lows).enumerate() {
+            let bound = WindowBound {
+                window,
+                from,
+                to: None,
+            };
+            let condition = is_in_window(of_table, &bound, of_window.column_type);
+            query.push_str(&format!(" AND {condition}"));
+        }
+        queries.push(query);
     }
     Ok(format!("(SELECT * FROM ({}) u)", queries.join(" UNION ")))
 }

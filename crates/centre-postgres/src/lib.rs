@@ -26,6 +26,7 @@ mod inspect;
 mod interrupt;
 mod members;
 mod numbers;
+mod partition_condition;
 mod partition_members;
 mod pool;
 mod pooler;
@@ -57,8 +58,8 @@ mod watermark;
 pub use translation::{SqlNames, SqliteTranslation, TranslatedTable, translate, without_casts};
 
 use crate::publication::PostgresTables;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
-use std::sync::{Arc, PoisonError, RwLock};
 
 use ring::rand::{SecureRandom, SystemRandom};
 
@@ -72,7 +73,7 @@ use self::waits::SyncWaits;
 use self::watermark::Marks;
 use tidewater_centre::centre::Centre;
 use tidewater_centre::engine::centre::EngineCentre;
-use tidewater_centre::engine::served_publications::ServedPublications;
+use tidewater_centre::engine::served_publications::{CentreShared, ServedPublications};
 use tidewater_centre::error::CentreError;
 
 /// A PostgreSQL database as a centre.
@@ -85,8 +86,7 @@ struct PostgresShared {
     address: DatabaseAddress,
     pool: Pool,
     marks: Marks,
-    /// What is served.
-    served: RwLock<Arc<PostgresPublications>>,
+    centre: CentreShared<PostgresTables>,
     /// When partitions that came could not be tracked the last time.
     adopt_failed_ms: AtomicI64,
     waits: SyncWaits,
@@ -154,7 +154,7 @@ pub async fn connect(url: &str) -> Result<Arc<dyn Centre>, CentreError> {
             marks: watermark::start(address.clone()),
             address,
             pool,
-            served: RwLock::default(),
+            centre: CentreShared::new(fill_random),
             adopt_failed_ms: AtomicI64::new(i64::MIN),
             waits: SyncWaits::default(),
             safe_times: SafeTimes::default(),
@@ -167,19 +167,14 @@ pub async fn connect(url: &str) -> Result<Arc<dyn Centre>, CentreError> {
 type PostgresPublications = ServedPublications<PostgresTables>;
 
 impl PostgresShared {
-    fn served(&self) -> Arc<PostgresPublications> {
-        let served = self.served.read();
-        served.unwrap_or_else(PoisonError::into_inner).clone()
-    }
-
     /// A publication that is served.
     fn publication(&self, name: &str) -> Result<Arc<Publication>, CentreError> {
-        self.served().publication(name).cloned()
+        self.centre.served().publication(name).cloned()
     }
 
     /// The served change log of this number, with the name of a publication that has it.
     fn tracked(&self, log_id: i32) -> Option<(String, LogSpec)> {
-        let served = self.served();
+        let served = self.centre.served();
         served.publications.iter().find_map(|publication| {
             let mut rules = publication.tables.iter().flat_map(|it| &it.rules);
             let rule = rules.find(|rule| rule.log.is_some() && rule.log_id == i64::from(log_id))?;

@@ -34,10 +34,10 @@ fn live_members(root: &str) -> String {
     )
 }
 
-/// Of some change logs (`$1`) those whose table has other members than the registry says.
-pub(super) fn changed() -> String {
+/// Of some change logs, an array, those whose table has other members than the registry says.
+pub(super) fn changed(logs: &str) -> String {
     format!(
-        "SELECT l.id FROM tidewater.change_log l WHERE l.id = ANY($1::int4[]) \
+        "SELECT l.id FROM tidewater.change_log l WHERE l.id = ANY({logs}::int4[]) \
          AND l.members IS DISTINCT FROM {}",
         live_members("l.table_oid")
     )

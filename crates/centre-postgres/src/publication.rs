@@ -1,13 +1,19 @@
 //! The tables of publications, and what PostgreSQL knows of them.
 
+use tidewater_protocol::{ColumnType, Datum};
+
 use super::catalog::PostgresCatalog;
+use super::partition_condition;
 use super::table_statement::ArrayRows;
 use super::triggers::LogSpec;
 use super::values::PostgresType;
 use crate::column::PgColumn;
 use tidewater_centre::engine::compile::CompiledTable;
+use tidewater_centre::engine::download::WindowBound;
 use tidewater_centre::engine::publication;
+use tidewater_centre::engine::sql::reading::ConditionArguments;
 use tidewater_centre::engine::sql::served_table::{self, TableAdapter};
+use tidewater_centre::error::CentreError;
 
 /// A publication, ready to be served.
 pub(super) type Publication = publication::Publication<PostgresTables>;
@@ -29,8 +35,6 @@ pub(crate) struct TableDetails {
     pub(super) effects: Effects,
     /// What [`super::FINGERPRINTS`] said when it was loaded.
     pub(super) fingerprint: String,
-    /// The planner's guess of the number of rows.
-    pub(super) row_estimate: u64,
 }
 
 /// What beside the uploaded rows an upload may change.
@@ -52,8 +56,46 @@ impl TableAdapter for PostgresTables {
     type Log = LogSpec;
     type Details = TableDetails;
 
+    const SPELLS_PARTITIONS: bool = true;
+
     fn log_table(id: i64) -> String {
         LogSpec::log_table(id)
+    }
+
+    fn is_in_partitions<'a>(
+        rule: &TableRule,
+        partitions: &[Vec<Datum<'a>>],
+        _: &mut ConditionArguments<'a, PostgresType>,
+    ) -> Result<String, CentreError> {
+        Ok(partition_condition::is_in_partitions(rule, partitions))
+    }
+
+    fn is_in_window(
+        rule: &TableRule,
+        bound: &WindowBound,
+        column_type: ColumnType,
+        _: &mut ConditionArguments<'_, PostgresType>,
+    ) -> String {
+        partition_condition::is_in_window(rule, bound, column_type)
+    }
+
+    /// How much a table weighs with its long values, in all of its leaves. That is what the files have,
+    /// so statistics that are missing or old do not matter. Values may be compressed there.
+    fn weight_sql(table: &ServedTable) -> Option<String> {
+        let oid = table.details.oid;
+        Some(format!(
+            "SELECT 8 * (pg_catalog.pg_table_size({oid}::oid)
+               + coalesce(sum(pg_catalog.pg_table_size(t.relid)), 0))::int8
+             FROM pg_catalog.pg_partition_tree({oid}::oid::regclass) t WHERE t.relid <> {oid}::oid"
+        ))
+    }
+
+    /// Policies may look at the user for whom the server reads.
+    fn policies_sql(table: &ServedTable) -> Option<String> {
+        let oid = table.details.oid;
+        Some(format!(
+            "SELECT relrowsecurity FROM pg_catalog.pg_class WHERE oid = {oid}::oid"
+        ))
     }
 }
 
@@ -78,18 +120,6 @@ pub(super) fn served_table(
             on_update: published.acts_on_update,
         },
         fingerprint: String::new(),
-        row_estimate: live.row_estimate,
     };
     ServedTable::new(published, catalog, log, details)
-}
-
-/// The key's columns, under the names that they have in another relation, as
-/// results in binary form.
-pub(super) fn key_outputs(table: &ServedTable, prefix: &str, names: &[String]) -> String {
-    let outputs = table.key_columns().zip(names);
-    let outputs = outputs.map(|(column, name)| match column.kind {
-        PostgresType::Other => format!("{prefix}{name}::text"),
-        _ => format!("{prefix}{name}"),
-    });
-    outputs.collect::<Vec<_>>().join(", ")
 }

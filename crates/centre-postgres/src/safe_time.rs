@@ -14,6 +14,7 @@ use tokio_postgres::Client;
 
 use super::connection::PostgresConnection;
 use crate::driver_error::statement_failed;
+use tidewater_centre::engine::download::opening::SafeTime;
 use tidewater_centre::engine::scope_query::wrong;
 use tidewater_centre::error::CentreError;
 
@@ -34,22 +35,6 @@ WHERE p.database = pg_catalog.current_database()";
 
 /// Earlier than any row is dated: 1900-01-01, in microseconds since 1970.
 const NEVER: i64 = -2_208_988_800_000_000;
-
-/// A safe time, in microseconds since 1970.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct SafeTime {
-    /// By the transactions that are open.
-    open: i64,
-    /// By those that are prepared.
-    prepared: i64,
-}
-
-impl SafeTime {
-    /// The safe time of a remote that has had everything up to a safe time before.
-    pub(super) fn for_remote(self, before: Option<i64>) -> i64 {
-        self.open.min(self.prepared.max(before.unwrap_or(NEVER)))
-    }
-}
 
 /// What the server remembers of safe times.
 #[derive(Debug, Default)]

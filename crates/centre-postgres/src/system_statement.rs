@@ -17,10 +17,11 @@ use super::connection::PostgresConnection;
 use super::dialect::PostgresDialect;
 use crate::driver_error::statement_failed;
 use crate::publication::PostgresTables;
-use crate::table_statement::run_on_tables;
+use crate::script_times;
+use crate::table_statement::{run_on_tables, run_script};
 use tidewater_centre::engine::connection::{self, ResultRow, StatementResult, SystemStatement};
 use tidewater_centre::engine::flight::{
-    FlightFailure, FlightStep, RowTaker, StatementUse, TableArgument, TableStatement,
+    FlightFailure, FlightStep, RowTaker, ScriptCall, StatementUse, TableArgument, TableStatement,
 };
 use tidewater_centre::engine::sql::sql_dialect::SqlDialect;
 use tidewater_centre::engine::sql::system_dialect::SystemDialect as _;
@@ -223,6 +224,10 @@ impl PostgresConnection {
             FlightStep::Table(asked, take) => {
                 PreparedStep::Table(self.prepare_on_tables(&asked).await?, asked, take)
             }
+            FlightStep::Script(call, take) => {
+                let script = &call.statement.script;
+                PreparedStep::Script(script_times::prepare(self, script).await?, call, take)
+            }
         })
     }
 
@@ -230,12 +235,12 @@ impl PostgresConnection {
         &mut self,
         statement: &TableStatement<'_, PostgresTables>,
     ) -> Result<Statement, CentreError> {
-        let types = statement.arguments.iter().map(|it| match it {
-            TableArgument::Value(kind, _) => {
+        let types = statement
+            .arguments
+            .iter()
+            .map(|TableArgument::Value(kind, _)| {
                 Type::from_oid(kind.parameter().0).unwrap_or(Type::UNKNOWN)
-            }
-            TableArgument::Untyped(..) => Type::UNKNOWN,
-        });
+            });
         let types: Vec<Type> = types.collect();
         match statement.usage {
             StatementUse::Often => self.prepare(&statement.sql, &types).await,
@@ -259,6 +264,7 @@ enum PreparedStep<'s> {
     Run(Cow<'s, str>),
     System(Statement, &'s SystemStatement),
     Table(Statement, TableStatement<'s, PostgresTables>, RowTaker<'s>),
+    Script(Statement, ScriptCall<'s>, RowTaker<'s>),
 }
 
 async fn run_step(
@@ -279,6 +285,9 @@ async fn run_step(
         }
         PreparedStep::Table(prepared, asked, mut take) => {
             run_on_tables(client, &prepared, &asked, &mut *take).await
+        }
+        PreparedStep::Script(prepared, call, mut take) => {
+            run_script(client, &prepared, call, &mut *take).await
         }
     }
 }

@@ -5,11 +5,11 @@ use std::pin::pin;
 
 use futures_util::TryStreamExt;
 use tokio_postgres::types::ToSql;
-use tokio_postgres::{Client, Statement};
+use tokio_postgres::{Client, RowStream, Statement};
 
 use tidewater_protocol::Datum;
 
-use super::arguments::{EncodedArgument, argument, encoded};
+use super::arguments::{EncodedArgument, encoded, of_script};
 use super::array::Array;
 use super::decoder::{RowDecoder, recycle};
 use super::publication::PostgresTables;
@@ -17,7 +17,7 @@ use super::values::PostgresType;
 use crate::driver_error::statement_failed;
 use tidewater_centre::engine::connection::StatementResult;
 use tidewater_centre::engine::flight::{
-    RowParameters, RowSource, StatementUse, TableArgument, TableStatement, TakeRow,
+    RowParameters, RowSource, ScriptCall, StatementUse, TableArgument, TableStatement, TakeRow,
 };
 use tidewater_centre::error::CentreError;
 
@@ -92,20 +92,42 @@ pub(super) async fn run_on_tables(
         return Ok(StatementResult::default());
     }
     let failed = statement_failed(asked.what);
-    let arguments = asked.arguments.iter().zip(prepared.params());
-    let arguments = arguments.map(|(it, of)| match it {
-        TableArgument::Value(kind, value) => encoded(*kind, value),
-        TableArgument::Untyped(column_type, value) => Ok(argument(*column_type, value, of)),
-    });
+    let arguments = asked.arguments.iter();
+    let arguments = arguments.map(|TableArgument::Value(kind, value)| encoded(*kind, value));
     let arguments: Vec<EncodedArgument> = arguments.collect::<Result<_, CentreError>>()?;
     let arrays = asked.rows.iter().flat_map(|it| &it.arrays);
     let parameters = arguments.iter().map(|it| it as &(dyn ToSql + Sync));
     let parameters = parameters.chain(arrays.map(|it| it as &(dyn ToSql + Sync)));
     let parameters: Vec<&(dyn ToSql + Sync)> = parameters.collect();
     let rows = client.query_raw(prepared, parameters).await;
-    let mut rows = pin!(rows.map_err(&failed)?);
-    let mut decoder = RowDecoder::new(asked.yields.iter().copied());
-    let mut values = Vec::with_capacity(asked.yields.len());
+    let decoder = RowDecoder::new(asked.yields.iter().copied());
+    take_rows(rows.map_err(&failed)?, decoder, asked.what, take).await
+}
+
+/// Runs a statement of a script, whose columns are what PostgreSQL says.
+pub(super) async fn run_script(
+    client: &Client,
+    prepared: &Statement,
+    call: ScriptCall<'_>,
+    take: TakeRow<'_>,
+) -> Result<StatementResult, CentreError> {
+    let arguments = of_script(call.statement, call.values, prepared);
+    let rows = client.query_raw(prepared, arguments).await;
+    let columns = prepared.columns().iter();
+    let decoder = RowDecoder::new(columns.map(|it| PostgresType::from_oid(it.type_().oid())));
+    let rows = rows.map_err(statement_failed(call.what))?;
+    take_rows(rows, decoder, call.what, take).await
+}
+
+async fn take_rows(
+    rows: RowStream,
+    mut decoder: RowDecoder,
+    what: &str,
+    take: TakeRow<'_>,
+) -> Result<StatementResult, CentreError> {
+    let failed = statement_failed(what);
+    let mut rows = pin!(rows);
+    let mut values = Vec::new();
     while let Some(row) = rows.try_next().await.map_err(&failed)? {
         let mut datums = recycle(values);
         decoder.result(&row, 0, &mut datums)?;

@@ -6,6 +6,7 @@ use super::connection::SqliteConnection;
 use super::upstream::BranchSubscription;
 use super::values::SqliteKind;
 use super::{failure, quote, values};
+use tidewater_centre::engine::catalog::CatalogReader as _;
 use tidewater_centre::engine::catalog::{
     self, CheckInfo, ColumnInfo, ForeignKeyInfo, RowNumbering, TableInfo, checks,
     default_of_sqlite, is_null,
@@ -65,17 +66,6 @@ impl SqliteColumn {
             default,
         }
     }
-
-    /// Whether it has a value: text to the byte, whatever its collation, once by that, for its
-    /// index, and once to the byte. `column` is its name with the table's alias.
-    pub(super) fn equals(&self, column: &str, value: &str) -> String {
-        match self.column_type {
-            ColumnType::Text => {
-                format!("{column} = {value} AND {column} = {value} COLLATE BINARY")
-            }
-            _ => format!("{column} = {value}"),
-        }
-    }
 }
 
 impl SqlColumn for SqliteColumn {
@@ -86,6 +76,30 @@ impl SqlColumn for SqliteColumn {
             column_type: self.column_type,
             is_kept_as_text: self.is_kept_as_text,
         }
+    }
+
+    fn column_type(&self) -> ColumnType {
+        self.column_type
+    }
+
+    /// Text to the byte, whatever its collation, once by that, for its index, and once to the byte.
+    fn equals(&self, column: &str, value: &str) -> String {
+        match self.column_type {
+            ColumnType::Text => {
+                format!("{column} = {value} AND {column} = {value} COLLATE BINARY")
+            }
+            _ => format!("{column} = {value}"),
+        }
+    }
+
+    /// A number in a column that is text on remotes becomes text there, as SQLite spells it.
+    fn kept_output(&self, prefix: &str) -> Option<String> {
+        let column = format!("{prefix}{}", self.sql);
+        (self.column_type.sqlite_type() == "TEXT").then(|| {
+            format!(
+                "CASE WHEN typeof({column}) IN ('integer', 'real') THEN CAST({column} AS TEXT) END"
+            )
+        })
     }
 
     fn name(&self) -> &str {
@@ -138,18 +152,9 @@ impl catalog::CatalogReader for SqliteCatalog {
             title: &info.title,
             columns: &table.columns,
             key: &info.key,
+            nullable_key: &table.nullable_key,
+            row_estimate: 0,
         }
-    }
-}
-
-impl SqliteTable {
-    /// The condition that a row, by this alias, has no key; `None` if every row has one.
-    pub(super) fn has_no_key(&self, info: &TableInfo, alias: &str) -> Option<String> {
-        let columns = self.nullable_key.iter();
-        let are_null =
-            columns.map(|&it| format!("{alias}.{} IS NULL", quote(&info.columns[it].name)));
-        let are_null: Vec<String> = are_null.collect();
-        (!are_null.is_empty()).then(|| format!("({})", are_null.join(" OR ")))
     }
 }
 
@@ -556,8 +561,8 @@ pub(super) fn keyless_rows(
 ) -> Result<Vec<KeylessRows>, CentreError> {
     let catalog = SqliteCatalog::read(connection)?;
     let mut found = Vec::new();
-    for (info, table) in catalog.infos.iter().zip(&catalog.tables) {
-        let has_no_key = table.has_no_key(info, "t");
+    for (at, info) in catalog.infos.iter().enumerate() {
+        let has_no_key = catalog.sql_table(at).has_no_key();
         let Some(condition) = has_no_key.filter(|_| tables.contains(&info.name)) else {
             continue;
         };

@@ -10,14 +10,15 @@ use rusqlite::types::{ToSqlOutput, Value as Native, ValueRef as Stored};
 
 use tidewater_protocol::{Datum, Value};
 
-use super::arguments::bound;
+use super::arguments::of_script;
 use super::dialect::SqliteDialect;
+use super::download::values as read_values;
 use super::failure;
 use super::publication::SqliteTables;
 use super::values::{self, SqliteKind};
 use tidewater_centre::engine::connection::{self, ResultRow, StatementResult, SystemStatement};
 use tidewater_centre::engine::flight::{
-    FlightFailure, FlightStep, StatementUse, TableArgument, TableStatement, TakeRow,
+    FlightFailure, FlightStep, ScriptCall, StatementUse, TableArgument, TableStatement, TakeRow,
 };
 use tidewater_centre::engine::sql::sql_dialect::SqlDialect;
 use tidewater_centre::engine::sql::statement_shape::{StatementIdentity, SystemSql};
@@ -142,6 +143,7 @@ impl SqliteConnection {
             FlightStep::Table(statement, mut take) => {
                 return run_on_tables(self, &statement, &mut *take);
             }
+            FlightStep::Script(call, mut take) => return run_script(self, call, &mut *take),
         };
         done.map_err(failure(what))
     }
@@ -216,10 +218,27 @@ fn run_for(
 }
 
 fn argument(argument: &TableArgument<'_, SqliteKind>) -> Native {
-    match argument {
-        TableArgument::Value(_, value) => values::native(value.stored(&mut String::new())),
-        TableArgument::Untyped(column_type, value) => bound(*column_type, value),
+    let TableArgument::Value(kind, value) = argument;
+    let bound = values::bind(kind.column_type, kind.is_kept_as_text, value);
+    // What the column cannot keep is compared as it is.
+    bound.unwrap_or_else(|_| values::native(value.stored(&mut String::new())))
+}
+
+/// Runs a statement of a script once.
+fn run_script(
+    connection: &rusqlite::Connection,
+    call: ScriptCall<'_>,
+    take: TakeRow<'_>,
+) -> Result<StatementResult, CentreError> {
+    let failed = failure(call.what);
+    let sql = &call.statement.script.sql;
+    let mut prepared = connection.prepare_cached(sql).map_err(failed)?;
+    let natives = of_script(call.statement, call.values);
+    let mut rows = prepared.query(params_from_iter(natives)).map_err(failed)?;
+    while let Some(row) = rows.next().map_err(failed)? {
+        take(&read_values(row, 0, &call.statement.yields).map_err(failed)?)?;
     }
+    Ok(StatementResult::default())
 }
 
 impl connection::DatabaseConnection for SqliteConnection {

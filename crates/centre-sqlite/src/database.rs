@@ -1,7 +1,7 @@
 //! The file as the engine's database: its connections, each on a thread of its own, and what runs
 //! on them.
 
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 
 use super::calls::SqliteInterrupter;
 use super::connection::SqliteConnection;
@@ -15,10 +15,10 @@ use super::{SharedServed, SqliteCentre};
 use tidewater_centre::download::{Downloaded, RunningDownloads};
 use tidewater_centre::engine::database::{Database, Job, WorkerConnection};
 use tidewater_centre::engine::follow::CommittedChanges;
-use tidewater_centre::engine::served_publications::ServedPublications;
+use tidewater_centre::engine::served_publications::{CentreShared, ServedPublications};
 use tidewater_centre::engine::thread::{ConnectionThread, ThreadOwner, at_once};
 use tidewater_centre::engine::write_task::{WriteOutcome, WriteTask};
-use tidewater_centre::error::{CentreError, CentreResult};
+use tidewater_centre::error::CentreResult;
 use tidewater_centre::{CallInterrupt, CallOutcome, ProcedureCall, engine};
 
 /// A connection that runs syncs.
@@ -33,9 +33,8 @@ impl WorkerConnection for SqliteWorkerConnection {
     type Connection = SqliteConnection;
     type Tables = SqliteTables;
 
-    fn served(&self) -> Arc<ServedPublications<SqliteTables>> {
-        let served = self.served.read().unwrap_or_else(PoisonError::into_inner);
-        served.clone()
+    fn shared(&self) -> &CentreShared<SqliteTables> {
+        &self.served
     }
 
     fn is_usable(&self) -> bool {
@@ -56,10 +55,6 @@ impl WorkerConnection for SqliteWorkerConnection {
         job: Job<SqliteConnection, T>,
     ) -> CentreResult<'a, T> {
         Box::pin(self.thread.run(|connection| at_once(job(connection))))
-    }
-
-    fn random(&self, bytes: &mut [u8]) -> Result<(), CentreError> {
-        self.file.environment().random(bytes)
     }
 
     fn write(&mut self, task: WriteTask) -> CentreResult<'_, WriteOutcome> {
@@ -93,10 +88,10 @@ impl WorkerConnection for SqliteWorkerConnection {
             self.thread
                 .download(downloads, move |connection, downloads| {
                     let served = refresh(connection, &served)?;
-                    let jobs = downloads.iter().map(|it| &it.job);
-                    let mut snapshot = FileSnapshot::open(connection, &served, &marker, jobs)?;
-                    let read = at_once(engine::download::download(&mut snapshot, downloads))?;
-                    Ok(read.outcomes)
+                    let marker = &marker;
+                    let driver = FileSnapshot { connection, marker };
+                    let read = engine::download::read_downloads(driver, &served, downloads);
+                    Ok(at_once(read)?.outcomes)
                 }),
         )
     }
@@ -127,16 +122,8 @@ impl Database for SqliteCentre {
         Box::pin(self.file.environment().jobs.blocking(run))
     }
 
-    fn random(&self, bytes: &mut [u8]) -> Result<(), CentreError> {
-        self.file.environment().random(bytes)
-    }
-
-    fn serve(&self, loaded: ServedPublications<SqliteTables>) {
-        *self.served.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(loaded);
-    }
-
-    fn served(&self) -> Arc<ServedPublications<SqliteTables>> {
-        Arc::clone(&*self.served.read().unwrap_or_else(PoisonError::into_inner))
+    fn shared(&self) -> &CentreShared<SqliteTables> {
+        &self.served
     }
 
     fn follow(

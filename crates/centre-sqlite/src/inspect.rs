@@ -2,26 +2,30 @@
 
 use prost::Message;
 use rusqlite::params_from_iter;
-use rusqlite::types::Value as Native;
 
 use tidewater_protocol::{ColumnType, Datum, Value};
 
-use super::catalog::SqliteCatalog;
 use super::connection::SqliteConnection;
-use super::download::{key_parameters, partition_values, values as read_values, window_value};
-use super::publication::{
-    SqliteTables, is_in_partition, is_in_window, key_outputs, select_rows, window_column,
-};
+use super::dialect::SqliteDialect;
+use super::download::{key_parameters, values as read_values};
+use super::publication::{SqliteTables, key_outputs, window_column};
 use super::watermark::LogPositions;
-use super::{SqliteCentre, failure, quote, values};
+use super::{SqliteCentre, failure, values};
 use tidewater_centre::SyncContext;
+use tidewater_centre::engine::connection::DatabaseConnection as _;
+use tidewater_centre::engine::download::WindowBound;
+use tidewater_centre::engine::exact::unpack;
+use tidewater_centre::engine::flight::{FlightStep, TableStatement};
 use tidewater_centre::engine::inspect::{
-    ChangeLogEntry, ConfigurationSide, DatabaseInspection, ENTRIES_TOLD, InspectedCell, KeyedRow,
-    RowsDiffer,
+    ChangeLogEntry, ConfigurationSide, DatabaseInspection, ENTRIES_TOLD, KeyedRow, RowsDiffer,
 };
-use tidewater_centre::engine::sql::served_table::rule_alias;
+use tidewater_centre::engine::sql::column::SqlColumn as _;
+use tidewater_centre::engine::sql::reading::{ConditionArguments, rows_of_rule};
+use tidewater_centre::engine::sql::served_table::TableAdapter as _;
+use tidewater_centre::engine::thread::at_once;
 use tidewater_centre::engine::window::Window;
 use tidewater_centre::error::CentreError;
+use tidewater_centre::scope::Partitions;
 
 type Result<T> = std::result::Result<T, CentreError>;
 
@@ -29,41 +33,6 @@ type Result<T> = std::result::Result<T, CentreError>;
 const SIDES: [&str; 2] = ["temp.tidewater_before", "temp.tidewater_now"];
 
 impl DatabaseInspection for SqliteCentre {
-    async fn cells(
-        connection: &mut SqliteConnection,
-        catalog: &SqliteCatalog,
-        row: &KeyedRow<'_, SqliteTables>,
-        cells: &[InspectedCell],
-    ) -> Result<Option<Vec<Value>>> {
-        let reading = failure("reading a row");
-        let table = &row.publication.tables[row.table];
-        let Some(key) = key_parameters(row.publication, row.table, row.key) else {
-            return Ok(None);
-        };
-        let columns = cells.iter().map(|cell| {
-            let name = &catalog.infos[cell.table].columns[cell.column].name;
-            format!("{}.{}", rule_alias(cell.rule, cell.level), quote(name))
-        });
-        let types = cells.iter().map(|cell| {
-            let column = &catalog.infos[cell.table].columns[cell.column];
-            column.column_type.clone().unwrap_or(ColumnType::Text)
-        });
-        let types: Vec<ColumnType> = types.collect();
-        let sql = format!(
-            "SELECT {} FROM {} WHERE {}",
-            columns.collect::<Vec<_>>().join(", "),
-            table.from,
-            table.details.by_key
-        );
-        let mut statement = connection.prepare(&sql).map_err(reading)?;
-        let mut rows = statement.query(params_from_iter(key)).map_err(reading)?;
-        let Some(found) = rows.next().map_err(reading)? else {
-            return Ok(None);
-        };
-        let datums = read_values(found, 0, &types).map_err(reading)?;
-        Ok(Some(datums.iter().map(Datum::to_value).collect()))
-    }
-
     async fn entries(
         connection: &mut SqliteConnection,
         row: &KeyedRow<'_, SqliteTables>,
@@ -186,42 +155,54 @@ fn marks(connection: &SqliteConnection, log: i64) -> Result<Vec<LogMark>> {
 
 /// Notes the keys of the rows that a side has.
 fn fill(
-    connection: &SqliteConnection,
+    connection: &mut SqliteConnection,
     name: &str,
     side: &ConfigurationSide<'_, SqliteTables>,
 ) -> Result<()> {
-    let filling = failure("counting the rows of a side");
     let table = &side.publication.tables[side.table];
     let rules = &side.publication.rules[side.publication.rules_of(side.table)];
     let of_rules = table.rules.iter().enumerate();
+    let keys = key_outputs(table);
     for (((number, of_table), rule), scope) in of_rules.zip(rules).zip(side.scope) {
-        let keys = select_rows(table, number, &key_outputs(table));
-        let mut sql = format!("INSERT OR IGNORE INTO {name} {keys}");
-        sql.push_str(&is_in_partition(of_table));
-        let mut bounds = Vec::new();
-        for (window, &low) in scope.lows.iter().enumerate() {
-            let of_window = &rule.windows[window];
-            let column = window_column(of_table, window);
-            sql.push_str(&format!(" AND {}", is_position(of_window, &column)));
-            if low > i64::MIN {
-                bounds.push(window_value(of_window, low, false));
-                let number = of_table.columns.len() + bounds.len();
-                sql.push_str(&is_in_window(of_table, window, false, number));
-                sql.push_str(&is_behind(of_window, &column, low));
+        let everyone = Partitions::from([Vec::new()]);
+        let partitions = match of_table.columns.is_empty() {
+            true => &everyone,
+            false => &*scope.partitions,
+        };
+        for partition in partitions {
+            let mut arguments = ConditionArguments::new(&SqliteDialect);
+            let rows = rows_of_rule(table, number, &keys);
+            let mut sql = format!("INSERT OR IGNORE INTO {name} {rows}");
+            if !of_table.columns.is_empty() {
+                let values = unpack(partition, &rule.types)?;
+                let held = SqliteTables::is_in_partitions(of_table, &[values], &mut arguments)?;
+                sql.push_str(&format!(" AND {held}"));
             }
-        }
-        let mut statement = connection.prepare(&sql).map_err(filling)?;
-        if of_table.columns.is_empty() {
-            statement
-                .execute(params_from_iter(&bounds))
-                .map_err(filling)?;
-            continue;
-        }
-        for partition in scope.partitions.iter() {
-            let mut parameters: Vec<Native> = partition_values(of_table, partition)?;
-            parameters.extend(bounds.iter().cloned());
-            let filled = statement.execute(params_from_iter(&parameters));
-            filled.map_err(filling)?;
+            for (window, &from) in scope.lows.iter().enumerate() {
+                let of_window = &rule.windows[window];
+                let column = window_column(of_table, window);
+                let bound = WindowBound {
+                    window,
+                    from,
+                    to: None,
+                };
+                let types = of_window.column_type;
+                let held = SqliteTables::is_in_window(of_table, &bound, types, &mut arguments);
+                let position = is_position(of_window, &column);
+                sql.push_str(&format!(" AND {position} AND {held}"));
+                if from > i64::MIN {
+                    sql.push_str(&is_behind(of_window, &column, from));
+                }
+            }
+            let mut statement = TableStatement::new("counting the rows of a side", sql);
+            statement.arguments = arguments.into_list();
+            let step = FlightStep::table(statement, |_| Ok(()));
+            at_once(async {
+                let filled = connection
+                    .run("counting the rows of a side", vec![step])
+                    .await;
+                Ok(filled.map(drop)?)
+            })?;
         }
     }
     Ok(())

@@ -40,17 +40,18 @@ mod values;
 mod watermark;
 
 use std::path::PathBuf;
-use std::sync::{Arc, RwLock};
+use std::sync::Arc;
 
 use file::{DatabaseFile, OpenFile};
 use follow::Follower;
+use publication::SqliteTables;
 use rusqlite::ErrorCode;
-use served::SqlitePublications;
 use watermark::Marker;
 
 use self::connection::SqliteConnection;
 use tidewater_centre::centre::Centre;
 use tidewater_centre::engine::centre::EngineCentre;
+use tidewater_centre::engine::served_publications::CentreShared;
 use tidewater_centre::engine::thread::ConnectionThread;
 use tidewater_centre::error::CentreError;
 
@@ -66,7 +67,7 @@ struct SqliteCentre {
 }
 
 /// What is served now; workers take it, refreshed, at the beginning of each job.
-type SharedServed = Arc<RwLock<Arc<SqlitePublications>>>;
+type SharedServed = Arc<CentreShared<SqliteTables>>;
 
 /// Opens the file at `path`, which must exist.
 pub async fn connect(path: &str) -> Result<Arc<dyn Centre>, CentreError> {
@@ -116,7 +117,7 @@ pub async fn connect_in(
         .await?;
     Ok(Arc::new(EngineCentre(SqliteCentre {
         marker,
-        served: Arc::new(RwLock::new(Arc::new(SqlitePublications::default()))),
+        served: Arc::new(CentreShared::new(move |bytes| environment.random(bytes))),
         admin,
         follower: Follower::default(),
         file,

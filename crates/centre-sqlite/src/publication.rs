@@ -1,14 +1,20 @@
 //! The tables of publications, and the SQL that serves them.
 
-use tidewater_protocol::ColumnType;
+use tidewater_protocol::{ColumnType, Datum};
 
 use super::catalog::{SqliteCatalog, SqliteColumn};
 use super::recorded_log::RecordedLog;
-use super::values::{NativeRows, SqliteKind};
+use super::values::{self, NativeRows, SqliteKind};
 use super::{quote, state};
 use tidewater_centre::engine::compile::CompiledTable;
+use tidewater_centre::engine::download::WindowBound;
 use tidewater_centre::engine::publication;
+use tidewater_centre::engine::sql::column::SqlColumn as _;
+use tidewater_centre::engine::sql::reading::ConditionArguments;
 use tidewater_centre::engine::sql::served_table::{self, TableAdapter};
+use tidewater_centre::error::CentreError;
+
+const DAY_MICROS: i64 = 86_400_000_000;
 
 /// A publication as it is served.
 pub(super) type Publication = publication::Publication<SqliteTables>;
@@ -30,12 +36,8 @@ pub(crate) struct TableDetails {
     pub(super) key_types: Vec<ColumnType>,
     /// A failed statement may leave something behind.
     pub(super) guarded: bool,
-    /// The condition that a row `t` has no key; `None` where every row has one.
-    pub(super) has_no_key: Option<String>,
     /// `SELECT` of rows as they are read, by key.
     pub(super) read_key: String,
-    /// Conditions for the row `t` of a key; the parameters are its values.
-    pub(super) by_key: String,
     pub(super) delete_key: String,
     /// The keys of published children, by their foreign keys that act on deletes; the parameters are
     /// the values of the key that they refer to.
@@ -53,9 +55,73 @@ impl TableAdapter for SqliteTables {
     type Log = RecordedLog;
     type Details = TableDetails;
 
+    const SPELLS_PARTITIONS: bool = false;
+
     fn log_table(id: i64) -> String {
         quote(&state::log_table(id))
     }
+
+    fn is_in_partitions<'a>(
+        rule: &TableRule,
+        partitions: &[Vec<Datum<'a>>],
+        arguments: &mut ConditionArguments<'a, SqliteKind>,
+    ) -> Result<String, CentreError> {
+        let mut conditions = Vec::with_capacity(rule.columns.len());
+        for (column, value) in rule.columns.iter().zip(partitions.iter().flatten()) {
+            let (column_type, as_text) = (column.column_type, column.is_kept_as_text);
+            values::bind(column_type, as_text, value).map_err(|why| {
+                CentreError::Configuration {
+                    message: format!("the partition value {value:.40} {why}"),
+                    hint: "correct the values query, or the data that it reads".into(),
+                }
+            })?;
+            let parameter = arguments.push(column.kind(), *value);
+            conditions.push(column.equals(&format!("{}.{}", rule.alias, column.sql), &parameter));
+        }
+        Ok(conditions.join(" AND "))
+    }
+
+    /// Applications spell a moment as they like: the day it is of comes before, and the next one
+    /// behind it, in whatever spelling.
+    fn is_in_window(
+        rule: &TableRule,
+        bound: &WindowBound,
+        column_type: ColumnType,
+        arguments: &mut ConditionArguments<'_, SqliteKind>,
+    ) -> String {
+        let column = window_column(rule, bound.window);
+        let mut conditions = Vec::new();
+        for (position, operator) in [(Some(bound.from), ">="), (bound.to, "<")] {
+            let Some(position) = position.filter(|it| *it > i64::MIN) else {
+                continue;
+            };
+            let (column_type, value) = window_value(column_type, position, operator == "<");
+            let kind = SqliteKind {
+                column_type,
+                is_kept_as_text: false,
+            };
+            let parameter = arguments.push(kind, value);
+            conditions.push(format!("{column} {operator} {parameter}"));
+        }
+        match conditions.is_empty() {
+            true => "true".into(),
+            false => conditions.join(" AND "),
+        }
+    }
+}
+
+/// Where a window begins or ends, as the day that is compared.
+pub(super) fn window_value(
+    column_type: ColumnType,
+    position: i64,
+    is_end: bool,
+) -> (ColumnType, Datum<'static>) {
+    let days = match column_type {
+        ColumnType::Integer => return (ColumnType::Integer, Datum::Integer(position)),
+        ColumnType::Date => position,
+        _ => position.div_euclid(DAY_MICROS) + i64::from(is_end),
+    };
+    (ColumnType::Date, Datum::Date(days))
 }
 
 /// Makes a table of what is compiled.
@@ -64,7 +130,6 @@ pub(super) fn served_table(published: &CompiledTable<'_>, catalog: &SqliteCatalo
     let log = |rule| RecordedLog::for_rule(published, rule, catalog);
     let details = TableDetails {
         guarded: live.has_triggers || live.has_conflict_clauses,
-        has_no_key: live.has_no_key(&catalog.infos[published.table], "t"),
         conflict_clause: match live.has_conflict_clauses {
             true => " OR ABORT",
             false => "",
@@ -99,7 +164,6 @@ pub(super) fn served_table(published: &CompiledTable<'_>, catalog: &SqliteCatalo
             table.from,
             by_key("t.")
         ),
-        by_key: by_key("t."),
         delete_key: format!("DELETE FROM {} WHERE {}", table.sql_name, by_key("")),
         child_keys: child_keys.collect(),
         ..details
@@ -108,73 +172,16 @@ pub(super) fn served_table(published: &CompiledTable<'_>, catalog: &SqliteCatalo
     table
 }
 
-/// `SELECT` of something of all rows that a rule can give, up to further conditions.
-pub(super) fn select_rows(table: &ServedTable, rule: usize, what: &str) -> String {
-    let key = table.key_columns().map(|it| format!("t.{}", it.sql));
-    format!(
-        "SELECT {what} FROM {} WHERE {}",
-        table.rules[rule].from,
-        not_null(key)
-    )
-}
-
 /// The names of the key's columns.
 pub(super) fn key_outputs(table: &ServedTable) -> String {
     let key = table.key_columns().map(|it| format!("t.{}", it.sql));
     key.collect::<Vec<_>>().join(", ")
 }
 
-/// Conditions for the rows of one partition of a rule, each begun with AND; the parameters are its
-/// values.
-pub(super) fn is_in_partition(rule: &TableRule) -> String {
-    let conditions = rule.columns.iter().zip(1..).map(|(column, number)| {
-        let name = format!("{}.{}", rule.alias, column.sql);
-        format!(" AND {}", column.equals(&name, &format!("?{number}")))
-    });
-    conditions.collect()
-}
-
-/// The condition that the column of a window is at least, or less than, a parameter.
-pub(super) fn is_in_window(
-    rule: &TableRule,
-    window: usize,
-    is_less: bool,
-    number: usize,
-) -> String {
-    let column = window_column(rule, window);
-    let operator = if is_less { "<" } else { ">=" };
-    format!(" AND {column} {operator} ?{number}")
-}
-
 /// The column of a window, with its table's alias.
 pub(super) fn window_column(rule: &TableRule, window: usize) -> String {
     let window = &rule.windows[window];
     format!("{}.{}", window.alias, window.column.sql)
-}
-
-/// The keys that the log of a rule has, each once, with the row that is there now or NULLs;
-/// parameters: the position, the partition.
-pub(super) fn select_changes(table: &ServedTable, rule: &TableRule) -> String {
-    let (keys, partition) = (&rule.log_columns.key, &rule.log_columns.partition);
-    let partition = partition.iter().zip(2..);
-    let partition = partition.map(|(column, number)| format!(" AND {column} = ?{number}"));
-    let join = table.key_columns().zip(keys).map(|(column, key)| {
-        let name = format!("t.{}", column.sql);
-        column.equals(&name, &format!("l.{key}"))
-    });
-    let outputs = keys.iter().map(|key| format!("l.{key}"));
-    format!(
-        "SELECT {outputs}, {columns} FROM (SELECT DISTINCT {keys} FROM {log} WHERE id > ?1{partition} \
-         AND {not_null}) l LEFT JOIN {rows} ON {join}",
-        outputs = outputs.collect::<Vec<_>>().join(", "),
-        columns = table.outputs(),
-        keys = keys.join(", "),
-        log = rule.log_table(),
-        partition = partition.collect::<String>(),
-        not_null = not_null(keys.iter().cloned()),
-        rows = table.joined(),
-        join = join.collect::<Vec<_>>().join(" AND "),
-    )
 }
 
 /// `INSERT` of some columns.
@@ -210,9 +217,4 @@ pub(super) fn update(table: &ServedTable, columns: &[usize]) -> String {
         terms.join(", "),
         key.join(" AND ")
     )
-}
-
-fn not_null(names: impl Iterator<Item = String>) -> String {
-    let terms: Vec<_> = names.map(|name| format!("{name} IS NOT NULL")).collect();
-    terms.join(" AND ")
 }

@@ -1,12 +1,12 @@
 //! What is served, and keeping it up to date with the file.
 
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
 
 use super::connection::SqliteConnection;
 use super::publication::SqliteTables;
 use super::{SqliteCentre, failure};
 use tidewater_centre::engine::deploy::reload;
-use tidewater_centre::engine::served_publications::ServedPublications;
+use tidewater_centre::engine::served_publications::{CentreShared, ServedPublications};
 use tidewater_centre::engine::thread::at_once;
 use tidewater_centre::error::CentreError;
 
@@ -22,9 +22,9 @@ pub(super) type SqlitePublications = ServedPublications<SqliteTables>;
 /// remotes fetch what may have been missed.
 pub(super) fn refresh(
     connection: &mut SqliteConnection,
-    shared: &RwLock<Arc<SqlitePublications>>,
+    shared: &CentreShared<SqliteTables>,
 ) -> Result<Arc<SqlitePublications>, CentreError> {
-    let served = Arc::clone(&*shared.read().unwrap_or_else(PoisonError::into_inner));
+    let served = shared.served();
     if served.publications.is_empty() {
         return Ok(served);
     }
@@ -33,7 +33,7 @@ pub(super) fn refresh(
         return Ok(served);
     };
     let served = Arc::new(fresh);
-    *shared.write().unwrap_or_else(PoisonError::into_inner) = served.clone();
+    shared.serve(served.clone());
     Ok(served)
 }
 

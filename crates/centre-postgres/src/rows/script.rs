@@ -20,6 +20,7 @@ use crate::script_times;
 use crate::system_statement::all_at_once;
 use crate::values::PostgresType;
 use tidewater_centre::engine::scripts::{self, SCRIPT_TIMEOUT, SetColumn};
+use tidewater_centre::engine::sql::column::SqlColumn as _;
 use tidewater_centre::engine::upload::refusal_reason::RefusalReason;
 use tidewater_centre::engine::upload::upload_writer::{RowSet, ScriptOutcome};
 

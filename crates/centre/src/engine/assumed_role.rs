@@ -132,6 +132,11 @@ impl<'p> RoleQuestion<'p> {
         }
     }
 
+    /// Whether there is a step that asks.
+    pub fn is_asked(&self) -> bool {
+        self.query.is_some()
+    }
+
     /// The step that asks, if one has to be asked.
     pub fn step<'s, T: TableAdapter>(
         &'s self,

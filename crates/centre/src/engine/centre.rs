@@ -78,7 +78,7 @@ impl<D: Database> EngineCentre<D> {
         let specs = publications.to_vec();
         Box::pin(async move {
             let mut random = [0; 48];
-            self.0.random(&mut random)?;
+            self.0.shared().random(&mut random)?;
             let deploy =
                 job!(|connection| deploy::deploy::<D>(connection, &specs, mode, now_ms, &random));
             self.0.run(deploy).await
@@ -114,7 +114,7 @@ impl<D: Database> Centre for EngineCentre<D> {
     fn rename(&self, now_ms: i64) -> CentreResult<'_, bool> {
         Box::pin(async move {
             let mut random = [0; 48];
-            self.0.random(&mut random)?;
+            self.0.shared().random(&mut random)?;
             let rename = job!(|connection| async move {
                 match state::check::<D>(connection).await? {
                     true => recorded::rename(connection, &random, now_ms).await,
@@ -150,20 +150,20 @@ impl<D: Database> Centre for EngineCentre<D> {
             let loaded = self.0.run(load).await?;
             let publications = loaded.publications.iter();
             let schemas = publications.map(|it| it.announced.clone()).collect();
-            self.0.serve(loaded);
+            self.0.shared().serve(Arc::new(loaded));
             Ok(schemas)
         })
     }
 
     fn refresh(&self) -> CentreResult<'_, Option<DeployedPublications>> {
         Box::pin(async move {
-            let served = self.0.served();
+            let served = self.0.shared().served();
             let reload =
                 job!(|connection| async move { deploy::reload::<D>(connection, &served).await });
             if let Some(loaded) = self.0.run(reload).await? {
-                self.0.serve(loaded);
+                self.0.shared().serve(Arc::new(loaded));
             }
-            Ok(Some(self.0.served().deployed()))
+            Ok(Some(self.0.shared().served().deployed()))
         })
     }
 
@@ -345,7 +345,7 @@ impl<D: Database> Centre for EngineCentre<D> {
     fn prune(&self, retention: RetentionTimes, now_ms: i64) -> CentreResult<'_, PruneReport> {
         Box::pin(async move {
             let mut random = [0; 16];
-            self.0.random(&mut random)?;
+            self.0.shared().random(&mut random)?;
             let prune = job!(|connection| prune::prune::<D>(connection, retention, now_ms, random));
             self.0.run_apart(prune).await
         })
@@ -353,7 +353,7 @@ impl<D: Database> Centre for EngineCentre<D> {
 
     fn follow(&self, since: Option<FollowPosition>) -> CentreResult<'_, FollowedCommits> {
         Box::pin(async move {
-            let served = self.0.served();
+            let served = self.0.shared().served();
             let since = since.map(|it| it.0);
             let changes = self.0.follow(served.clone(), since).await?;
             Ok(follow::followed(&served, changes))
@@ -438,7 +438,7 @@ impl<D: Database> Worker for EngineWorker<D> {
     }
 
     fn hand_out<'a>(&'a mut self, asked: &'a NumbersRequest) -> CentreResult<'a, Vec<NumberBlock>> {
-        let (served, asked) = (self.0.served(), asked.clone());
+        let (served, asked) = (self.0.shared().served(), asked.clone());
         self.0.run(job!(|connection| numbers::hand_out::<D>(
             connection, &served, &asked
         )))
@@ -463,7 +463,7 @@ impl<D: Database> Worker for EngineWorker<D> {
 
     fn apply(&mut self, uploads: Vec<SyncUpload>) -> CentreResult<'_, Vec<UploadOutcome>> {
         let EngineWorker(lane, connected) = self;
-        match lane.served().has_scripts() || connected.serves_scripts() {
+        match lane.shared().served().has_scripts() || connected.serves_scripts() {
             false => lane.apply(uploads),
             true => Box::pin(connected.apply(lane, uploads)),
         }
@@ -508,7 +508,7 @@ impl<D: Database> Worker for EngineWorker<D> {
         downloads: Vec<RunningDownloads<'a>>,
     ) -> CentreResult<'a, Downloaded> {
         let EngineWorker(lane, connected) = self;
-        match lane.served().has_scripts() || connected.serves_scripts() {
+        match lane.shared().served().has_scripts() || connected.serves_scripts() {
             false => lane.download(downloads),
             true => Box::pin(connected.download(lane, downloads)),
         }
@@ -518,7 +518,7 @@ impl<D: Database> Worker for EngineWorker<D> {
         &mut self,
         asked: Vec<HoldingRequest>,
     ) -> CentreResult<'_, Vec<Option<Vec<RemoteHolding>>>> {
-        let served = self.0.served();
+        let served = self.0.shared().served();
         self.0.run(job!(|connection| async move {
             follow::holdings_now::<D>(connection, &served, &asked).await
         }))
@@ -587,7 +587,7 @@ impl<D: Database> Worker for EngineWorker<D> {
     ) -> CentreResult<'_, Vec<AppendOutcome>> {
         Box::pin(async move {
             let mut check = [0; 8];
-            self.0.random(&mut check)?;
+            self.0.shared().random(&mut check)?;
             let append = job!(|connection| events::append(connection, &batch, check, now_ms));
             self.0.run(append).await
         })

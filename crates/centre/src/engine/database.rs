@@ -8,7 +8,7 @@ use super::connection::DatabaseConnection;
 use super::follow::CommittedChanges;
 use super::inspect::DatabaseInspection;
 use crate::download::{Downloaded, RunningDownloads};
-use crate::engine::served_publications::ServedPublications;
+use crate::engine::served_publications::{CentreShared, ServedPublications};
 use crate::engine::sql::served_table::TableAdapter;
 use crate::engine::write_task::{WriteOutcome, WriteTask};
 use crate::error::{CentreError, CentreResult};
@@ -29,8 +29,8 @@ pub trait WorkerConnection: Send + 'static {
     /// What its tables have of its own.
     type Tables: TableAdapter;
 
-    /// What is served at the moment.
-    fn served(&self) -> Arc<ServedPublications<Self::Tables>>;
+    /// What it shares with the centre.
+    fn shared(&self) -> &CentreShared<Self::Tables>;
 
     /// Whether the connection is there, as far as can be told without a word to the database.
     fn is_usable(&self) -> bool;
@@ -43,9 +43,6 @@ pub trait WorkerConnection: Send + 'static {
         &'a mut self,
         job: Job<Self::Connection, T>,
     ) -> CentreResult<'a, T>;
-
-    /// Fills bytes that nobody can guess.
-    fn random(&self, bytes: &mut [u8]) -> Result<(), CentreError>;
 
     /// Writes something.
     fn write(&mut self, task: WriteTask) -> CentreResult<'_, WriteOutcome>;
@@ -136,14 +133,8 @@ pub trait Database: DatabaseInspection {
     /// Runs a job that takes long on a connection for administration: others do not wait for it.
     fn run_apart<T: Send + 'static>(&self, job: Job<Self::Connection, T>) -> CentreResult<'_, T>;
 
-    /// Fills bytes that nobody can guess.
-    fn random(&self, bytes: &mut [u8]) -> Result<(), CentreError>;
-
-    /// Serves publications from now on.
-    fn serve(&self, loaded: ServedPublications<Self::Tables>);
-
-    /// What is served.
-    fn served(&self) -> Arc<ServedPublications<Self::Tables>>;
+    /// What it shares with its workers.
+    fn shared(&self) -> &CentreShared<Self::Tables>;
 
     /// Reads what change logs tell since a position that this gave before, on a connection of its
     /// own; without one, only how far they go. No commit is skipped, also none of a transaction

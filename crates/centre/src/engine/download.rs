@@ -7,33 +7,36 @@
 //! scopes are noted with it.
 
 mod catching_up;
+pub mod opening;
 mod output;
 mod plan;
 mod reading;
 mod resuming;
 mod shared_readings;
+pub mod snapshot;
 mod table;
 
 use prost::Message;
 
-use tidewater_protocol::{Datum, Value};
+use tidewater_protocol::Datum;
 
+use self::opening::SnapshotDriver;
 use self::output::SentCounts;
 use self::plan::SubscriptionPlan;
 use self::reading::SubscriptionReading;
 use self::shared_readings::SharedReadings;
-use super::connection::{StatementResult, SystemStatement};
+use self::snapshot::Snapshot;
 use super::scope::{RuleDifference, ScopeChange, ScopeDifferences, SerialValidity, keep};
-use super::scripts::{ScriptEnvironment, ScriptStatement, chosen};
+use super::scripts::{ScriptEnvironment, chosen};
 use crate::context::SyncContext;
 use crate::download::{
     DownloadJob, DownloadOutcome, DownloadSink, DownloadStart, DownloadSubscription, Downloaded,
     RunningDownloads, ToldSettled,
 };
-use crate::engine::flight::TakeRow;
 use crate::engine::publication::PublishedSchema;
 use crate::engine::refusals;
-use crate::error::{CentreError, CentreResult};
+use crate::engine::served_publications::ServedPublications;
+use crate::error::CentreError;
 use crate::scope::{Checkpoint, RuleScope, Scope};
 use crate::watermark::{TableCursor, Watermark};
 
@@ -85,98 +88,6 @@ pub struct WindowBound {
     pub to: Option<i64>,
 }
 
-/// A snapshot of the database in which a job is read.
-pub trait DownloadSnapshot: Send {
-    /// What was found out when the snapshot was opened, by subscription; once.
-    fn take_opened(&mut self) -> Vec<OpenedSubscription>;
-
-    /// Sees to it that what the snapshot shows is durable, and notes what became of scopes, in one
-    /// transaction if the database can.
-    fn mark(&mut self, now_ms: i64, changes: Vec<ScopeChange>) -> CentreResult<'_, DurableMark>;
-
-    /// About how many rows a table has; 0 if that is not known.
-    fn row_estimate(&self, place: TablePlace) -> u64;
-
-    /// Whether the rows of a table may weigh so many bytes. Where that cannot be told cheaply, they may.
-    fn may_weigh(&mut self, place: TablePlace, bytes: u64) -> CentreResult<'_, bool> {
-        let _ = (place, bytes);
-        Box::pin(std::future::ready(Ok(true)))
-    }
-
-    /// Whether everybody for whom the server's own role reads a table sees the same rows.
-    fn is_same_for_all(&mut self, place: TablePlace) -> CentreResult<'_, bool> {
-        let _ = place;
-        Box::pin(std::future::ready(Ok(true)))
-    }
-
-    /// Runs statements on the server's own tables, in the snapshot.
-    fn own(&mut self, statements: Vec<SystemStatement>) -> CentreResult<'_, Vec<StatementResult>>;
-
-    /// Reads rows of a table.
-    fn rows<'s>(
-        &'s mut self,
-        place: TablePlace,
-        part: &'s RuleRows<'s>,
-        take: TakeRow<'s>,
-    ) -> CentreResult<'s, ()>;
-
-    /// Reads the same rows, each first as a remote keeps it and then as it is sent.
-    fn kept_rows<'s>(
-        &'s mut self,
-        place: TablePlace,
-        part: &'s RuleRows<'s>,
-        take: TakeKey<'s>,
-    ) -> CentreResult<'s, ()> {
-        Box::pin(async move {
-            let mut take = |row: &[Datum<'_>]| take(row, Some(row));
-            self.rows(place, part, &mut take).await
-        })
-    }
-
-    /// How many rows of a part, in whatever order, have no key; see
-    /// [`keyless_rows`](super::change_tracking::ChangeTracking::keyless_rows).
-    fn keyless_rows<'s>(
-        &'s mut self,
-        place: TablePlace,
-        part: &'s RuleRows<'s>,
-    ) -> CentreResult<'s, u64> {
-        let _ = (place, part);
-        Box::pin(std::future::ready(Ok(0)))
-    }
-
-    /// Reads the keys that have changed since what the remote holds, by each of the table's rules
-    /// in these partitions; `None`: of everybody. An order is asked for of one partition, or of everybody,
-    /// by one rule, and where the server's own role reads the rows: they come in that of their keys, as
-    /// the log has it.
-    fn changes<'s>(
-        &'s mut self,
-        place: TablePlace,
-        asked: &'s [Option<Vec<&'s [u8]>>],
-        order: Option<&'s KeyOrder<'s>>,
-        take: TakeKey<'s>,
-    ) -> CentreResult<'s, ()>;
-
-    /// Reads rows by their keys.
-    fn by_keys<'s>(
-        &'s mut self,
-        place: TablePlace,
-        keys: &'s [Vec<Datum<'s>>],
-        take: TakeKey<'s>,
-    ) -> CentreResult<'s, ()>;
-
-    /// Runs a query of a script, and reads the rows that it yields.
-    fn script<'s>(
-        &'s mut self,
-        place: TablePlace,
-        statement: &'s ScriptStatement,
-        values: &'s [Value],
-        take: TakeRow<'s>,
-    ) -> CentreResult<'s, ()>;
-
-    /// Ends it.
-    fn end(&mut self) -> CentreResult<'_, ()>;
-}
-
 /// What is known of a subscription in the snapshot.
 #[derive(Clone, Debug)]
 pub struct OpenedSubscription {
@@ -222,15 +133,6 @@ pub struct RuleHolding {
     pub is_traced: bool,
 }
 
-/// A mark that is durable, and the serials in the order of the changes.
-#[derive(Clone, Debug)]
-pub struct DurableMark {
-    /// The random id.
-    pub id: Vec<u8>,
-    /// The serials of the scopes that were noted with it, in their order.
-    pub serials: Vec<u64>,
-}
-
 /// What reading from a snapshot came to.
 pub struct SnapshotReading {
     /// What became of the downloads.
@@ -242,9 +144,39 @@ pub struct SnapshotReading {
 /// So many rows are read from one snapshot before those that wait have to wait for another one.
 const ENOUGH_ROWS: u64 = 20_000;
 
+/// Reads downloads, several from one snapshot: as long as nobody's rows are read under a role, which
+/// holds for all of a transaction. Of what is left `None` is told.
+///
+/// # Errors
+/// The database failed, or a query of an operator.
+pub async fn read_downloads<D: SnapshotDriver>(
+    driver: D,
+    served: &ServedPublications<D::Tables>,
+    downloads: &mut [RunningDownloads<'_>],
+) -> Result<SnapshotReading> {
+    let publications = |downloads: &[RunningDownloads<'_>]| {
+        let names = downloads.iter().flat_map(|it| &it.job.subscriptions);
+        let found = names.map(|it| served.publication(&it.publication).cloned());
+        found.collect::<Result<Vec<_>>>()
+    };
+    let acts = publications(downloads)?
+        .iter()
+        .any(|it| it.act_as.is_some());
+    let count = match acts {
+        true => downloads.len().min(1),
+        false => downloads.len(),
+    };
+    let (some, rest) = downloads.split_at_mut(count);
+    let jobs: Vec<&DownloadJob> = some.iter().map(|it| &it.job).collect();
+    let mut snapshot = Snapshot::open(driver, publications(some)?, &jobs).await?;
+    let mut reading = download(&mut snapshot, some).await?;
+    reading.outcomes.extend(rest.iter().map(|_| None));
+    Ok(reading)
+}
+
 /// Reads the downloads of some jobs, whose subscriptions are numbered one job after the other.
-pub async fn download(
-    snapshot: &mut dyn DownloadSnapshot,
+async fn download<D: SnapshotDriver>(
+    snapshot: &mut Snapshot<D>,
     downloads: &mut [RunningDownloads<'_>],
 ) -> Result<SnapshotReading> {
     let mut opened = snapshot.take_opened().into_iter();
@@ -304,8 +236,8 @@ struct PlannedJob {
 ///
 /// # Errors
 /// The snapshot is of no more use; the inner error is the job's own.
-async fn plan(
-    snapshot: &mut dyn DownloadSnapshot,
+async fn plan<D: SnapshotDriver>(
+    snapshot: &mut Snapshot<D>,
     job: &mut DownloadJob,
     first: usize,
     opened: Vec<OpenedSubscription>,
@@ -382,8 +314,8 @@ async fn plan(
 }
 
 /// Makes one mark for all plans that need one, and has it note what became of their scopes.
-async fn mark(
-    snapshot: &mut dyn DownloadSnapshot,
+async fn mark<D: SnapshotDriver>(
+    snapshot: &mut Snapshot<D>,
     jobs: &[&DownloadJob],
     all: &mut [Result<PlannedJob>],
 ) -> Result<()> {
@@ -424,9 +356,9 @@ async fn mark(
 }
 
 impl PlannedJob {
-    async fn read(
+    async fn read<D: SnapshotDriver>(
         self,
-        snapshot: &mut dyn DownloadSnapshot,
+        snapshot: &mut Snapshot<D>,
         job: &DownloadJob,
         sink: &mut dyn DownloadSink,
         rows: &mut u64,
@@ -509,8 +441,8 @@ impl PlannedJob {
 }
 
 /// What operators have settled of the remote's refused rows.
-async fn settled(
-    snapshot: &mut dyn DownloadSnapshot,
+async fn settled<D: SnapshotDriver>(
+    snapshot: &mut Snapshot<D>,
     context: &SyncContext,
     subscription: &DownloadSubscription,
 ) -> Result<Option<ToldSettled>> {
@@ -582,8 +514,8 @@ fn check_given(published: &PublishedSchema, subscription: &DownloadSubscription)
 }
 
 /// How the scope differs from what the remote holds, by rule.
-async fn differences(
-    snapshot: &mut dyn DownloadSnapshot,
+async fn differences<D: SnapshotDriver>(
+    snapshot: &mut Snapshot<D>,
     subscription: &DownloadSubscription,
     opened: &OpenedSubscription,
 ) -> Result<Vec<Option<RuleDifference>>> {

@@ -6,9 +6,10 @@
 use std::borrow::Cow;
 use std::fmt;
 
-use tidewater_protocol::{ColumnType, Datum, Value};
+use tidewater_protocol::{Datum, Value};
 
 use super::connection::{StatementResult, SystemStatement};
+use super::scripts::ScriptStatement;
 use super::sql::served_table::TableAdapter;
 use super::sql::system_table::SystemType;
 use crate::error::CentreError;
@@ -62,8 +63,6 @@ pub struct RowSource {
 pub enum TableArgument<'s, K> {
     /// A value of this kind.
     Value(K, Datum<'s>),
-    /// A value that becomes one of whatever type the statement takes there.
-    Untyped(ColumnType, &'s Value),
 }
 
 /// What a statement is going to be used for.
@@ -95,6 +94,17 @@ pub struct TableStatement<'s, T: TableAdapter> {
     pub usage: StatementUse,
 }
 
+/// A statement of a script, with what its parameters are.
+#[derive(Clone, Copy, Debug)]
+pub struct ScriptCall<'s> {
+    /// What is being done, for the error.
+    pub what: &'static str,
+    /// The statement.
+    pub statement: &'s ScriptStatement,
+    /// The values of its parameters.
+    pub values: &'s [Value],
+}
+
 /// A step of a flight.
 pub enum FlightStep<'s, T: TableAdapter> {
     /// SQL without parameters that yields nothing; nothing is done for an empty text.
@@ -105,6 +115,8 @@ pub enum FlightStep<'s, T: TableAdapter> {
     System(&'s SystemStatement),
     /// A statement on the application's tables, and what takes the rows that it yields.
     Table(TableStatement<'s, T>, RowTaker<'s>),
+    /// A statement of a script, and what takes the rows that it yields.
+    Script(ScriptCall<'s>, RowTaker<'s>),
 }
 
 /// A step has failed, and those behind it have done nothing.
@@ -121,6 +133,17 @@ pub struct FlightFailure {
 impl From<FlightFailure> for CentreError {
     fn from(failure: FlightFailure) -> CentreError {
         failure.error
+    }
+}
+
+impl RowSource {
+    /// Of a statement that is run for no rows.
+    pub fn none() -> RowSource {
+        RowSource {
+            relation: String::new(),
+            number: String::new(),
+            columns: Vec::new(),
+        }
     }
 }
 

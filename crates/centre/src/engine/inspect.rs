@@ -4,8 +4,15 @@ use tidewater_protocol::{Datum, Value};
 
 use super::publication::Publication;
 use crate::context::SyncContext;
+use crate::engine::assumed_role::ask_role;
+use crate::engine::catalog::CatalogReader as _;
 use crate::engine::change_tracking::ChangeTracking;
-use crate::engine::sql::served_table::TableAdapter;
+use crate::engine::connection::DatabaseConnection;
+use crate::engine::flight::{FlightStep, TableStatement};
+use crate::engine::sql::column::SqlColumn as _;
+use crate::engine::sql::reading::ConditionArguments;
+use crate::engine::sql::served_table::{TableAdapter, rule_alias};
+use crate::engine::sql::sql_dialect::SqlDialect;
 use crate::error::CentreError;
 use crate::scope::RuleScope;
 
@@ -85,26 +92,6 @@ pub struct RowsDiffer {
 
 /// What a database tells of rows, rules and change logs.
 pub trait DatabaseInspection: ChangeTracking {
-    /// Reads columns of a row, and of those above it; NULL where there is none above. `None`: there
-    /// is no row of this key.
-    fn cells(
-        connection: &mut Self::Connection,
-        catalog: &Self::Catalog,
-        row: &KeyedRow<'_, Self::Tables>,
-        cells: &[InspectedCell],
-    ) -> impl Future<Output = Result<Option<Vec<Value>>, CentreError>> + Send;
-
-    /// The role under which a remote reads the publication, and whether it sees the row; `None` if
-    /// that is the server's own.
-    fn seen(
-        connection: &mut Self::Connection,
-        row: &KeyedRow<'_, Self::Tables>,
-        context: &SyncContext,
-    ) -> impl Future<Output = Result<Option<(String, bool)>, CentreError>> + Send {
-        let _ = (connection, row, context);
-        async { Ok(None) }
-    }
-
     /// What the change log of a rule has of a key, newest first, no more than [`ENTRIES_TOLD`].
     /// Whether a mark was made until `until_ms` that is later, is told with each.
     fn entries(
@@ -123,4 +110,89 @@ pub trait DatabaseInspection: ChangeTracking {
         sides: [Option<ConfigurationSide<'_, Self::Tables>>; 2],
         rows: usize,
     ) -> impl Future<Output = Result<Option<RowsDiffer>, CentreError>> + Send;
+}
+
+/// Reads columns of a row, and of those above it; NULL where there is none above. `None`: there is no
+/// row of this key.
+///
+/// # Errors
+/// The database failed.
+pub(super) async fn read_cells<T: DatabaseInspection>(
+    connection: &mut T::Connection,
+    catalog: &T::Catalog,
+    row: &KeyedRow<'_, T::Tables>,
+    cells: &[InspectedCell],
+) -> Result<Option<Vec<Value>>, CentreError> {
+    let columns = cells.iter().map(|cell| {
+        let column = &catalog.sql_table(cell.table).columns[cell.column];
+        let alias = rule_alias(cell.rule, cell.level);
+        (
+            column.output(&format!("{alias}.")),
+            kind_of::<T::Tables>(column),
+        )
+    });
+    let (outputs, kinds): (Vec<String>, Vec<_>) = columns.unzip();
+    let Some(mut statement) = row.select(T::dialect(), &outputs.join(", ")) else {
+        return Ok(None);
+    };
+    statement.yields = kinds;
+    let mut found = None;
+    let step = FlightStep::table(statement, |row| {
+        found = Some(row.iter().map(Datum::to_value).collect());
+        Ok(())
+    });
+    connection.run("reading a row", vec![step]).await?;
+    Ok(found)
+}
+
+/// The role under which a remote reads the publication, and whether it sees the row; `None` if that
+/// is the server's own.
+///
+/// # Errors
+/// The database failed, or there is no role that can be assumed.
+pub(super) async fn find_seen<C: DatabaseConnection>(
+    connection: &mut C,
+    row: &KeyedRow<'_, C::Tables>,
+    context: &SyncContext,
+) -> Result<Option<(String, bool)>, CentreError> {
+    let acting = ask_role(connection, row.publication, context).await?;
+    let statement = row.select(C::DIALECT, "1 AS one");
+    let Some(statement) = statement.filter(|_| acting.is_another()) else {
+        return Ok(None);
+    };
+    let mut is_seen = false;
+    let step = FlightStep::table(statement, |_| {
+        is_seen = true;
+        Ok(())
+    });
+    acting.run(connection, step).await?;
+    Ok(Some((acting.role().to_owned(), is_seen)))
+}
+
+fn kind_of<T: TableAdapter>(column: &T::Column) -> T::Kind {
+    column.kind()
+}
+
+impl<'a, T: TableAdapter> KeyedRow<'a, T> {
+    /// Reads something of the row; `None` if no row can have its key.
+    fn select(
+        &self,
+        dialect: &'static dyn SqlDialect,
+        outputs: &str,
+    ) -> Option<TableStatement<'a, T>> {
+        let table = &self.publication.tables[self.table];
+        let mut arguments = ConditionArguments::new(dialect);
+        let key = arguments.push_key(table, self.key)?;
+        let same = table.key_columns().zip(&key);
+        let same =
+            same.map(|(column, value)| column.equals(&format!("t.{}", column.sql_name()), value));
+        let sql = format!(
+            "SELECT {outputs} FROM {} WHERE {}",
+            table.from,
+            same.collect::<Vec<_>>().join(" AND ")
+        );
+        let mut statement = TableStatement::new("reading a row", sql);
+        statement.arguments = arguments.into_list();
+        Some(statement)
+    }
 }

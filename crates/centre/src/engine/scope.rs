@@ -459,17 +459,6 @@ impl SerialValidity {
         subscriptions::read_serials(remote_id, publication)
     }
 
-    /// Judges a presented serial by the answer to [`Self::ask`].
-    ///
-    /// # Errors
-    /// The answer is none.
-    pub fn read(presented: Option<u64>, issued: &StatementResult) -> Result<SerialValidity> {
-        let issued = issued.rows.first().map(|row| -> Result<Serials> {
-            Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?))
-        });
-        Ok(SerialValidity::from_serials(presented, issued.transpose()?))
-    }
-
     /// `issued` is `None` if there is no such subscription.
     pub fn from_serials(presented: Option<u64>, issued: Option<Serials>) -> SerialValidity {
         let (Some(serial), Some((last, previous, graced, given_back))) = (presented, issued) else {

@@ -1,6 +1,7 @@
 //! The publications that are served.
 
-use std::sync::Arc;
+use std::fmt;
+use std::sync::{Arc, PoisonError, RwLock};
 
 use tidewater_protocol::Code;
 
@@ -71,5 +72,53 @@ impl<T: TableAdapter> ServedPublications<T> {
             message: format!("a request for the publication {name:?}, which is not served"),
             code: Code::UnknownPublication,
         })
+    }
+}
+
+type FillRandom = dyn Fn(&mut [u8]) -> Result<()> + Send + Sync;
+
+/// What a centre and its workers share: what is served now, and where random bytes come from.
+pub struct CentreShared<T: TableAdapter> {
+    served: RwLock<Arc<ServedPublications<T>>>,
+    random: Box<FillRandom>,
+}
+
+impl<T: TableAdapter> CentreShared<T> {
+    /// Nothing is served yet; `random` fills bytes that nobody can guess.
+    pub fn new(
+        random: impl Fn(&mut [u8]) -> Result<()> + Send + Sync + 'static,
+    ) -> CentreShared<T> {
+        CentreShared {
+            served: RwLock::default(),
+            random: Box::new(random),
+        }
+    }
+
+    /// What is served at the moment.
+    pub fn served(&self) -> Arc<ServedPublications<T>> {
+        let served = self.served.read();
+        served.unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Serves this from now on.
+    pub fn serve(&self, served: Arc<ServedPublications<T>>) {
+        *self.served.write().unwrap_or_else(PoisonError::into_inner) = served;
+    }
+
+    /// Fills bytes that nobody can guess.
+    ///
+    /// # Errors
+    /// The system has none.
+    pub fn random(&self, bytes: &mut [u8]) -> Result<()> {
+        (self.random)(bytes)
+    }
+}
+
+impl<T: TableAdapter> fmt::Debug for CentreShared<T> {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter
+            .debug_struct("CentreShared")
+            .field("served", &self.served)
+            .finish_non_exhaustive()
     }
 }

@@ -4,12 +4,14 @@ use std::collections::HashMap;
 
 use tidewater_protocol::PublicationSchema;
 
+use super::TablePlace;
+use super::opening::SnapshotDriver;
 use super::output::{Output, SentCounts};
 use super::plan::{SubscriptionPlan, TablePlan};
 use super::resuming::ReadPosition;
 use super::shared_readings::SharedReadings;
+use super::snapshot::Snapshot;
 use super::table::TableReading;
-use super::{DownloadSnapshot, TablePlace};
 use crate::download::{DownloadSink, DownloadSubscription, GivenTable};
 use crate::engine::comparing::{self, RangeSums};
 use crate::engine::publication::{PublishedSchema, rules_of};
@@ -21,8 +23,8 @@ use crate::packed_rows::TableRequest;
 type Result<T> = std::result::Result<T, CentreError>;
 
 /// One subscription as it is read.
-pub(super) struct SubscriptionReading<'a> {
-    pub(super) snapshot: &'a mut dyn DownloadSnapshot,
+pub(super) struct SubscriptionReading<'a, D: SnapshotDriver> {
+    pub(super) snapshot: &'a mut Snapshot<D>,
     pub(super) subscription: &'a DownloadSubscription,
     /// Its number in the snapshot.
     pub(super) number: usize,
@@ -30,7 +32,7 @@ pub(super) struct SubscriptionReading<'a> {
     pub(super) scripting: Option<ScriptEnvironment<'a>>,
 }
 
-impl SubscriptionReading<'_> {
+impl<D: SnapshotDriver> SubscriptionReading<'_, D> {
     pub(super) async fn read(
         self,
         counts: &mut SentCounts,

@@ -7,8 +7,10 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use super::TablePlace;
+use super::opening::SnapshotDriver;
 use super::plan::{SubscriptionPlan, TablePlan};
-use super::{DownloadSnapshot, TablePlace};
+use super::snapshot::Snapshot;
 use crate::download::DownloadSubscription;
 use crate::engine::publication::rules_of;
 use crate::engine::watermark::PresentedCheckpoint;
@@ -118,11 +120,11 @@ impl SharedReadings {
     }
 
     /// Whether a plan has marks, and a table may weigh more than what is between two of them.
-    pub(super) async fn is_heavy(
+    pub(super) async fn is_heavy<D: SnapshotDriver>(
         &mut self,
         plan: &SubscriptionPlan,
         place: TablePlace,
-        snapshot: &mut dyn DownloadSnapshot,
+        snapshot: &mut Snapshot<D>,
     ) -> Result<bool, CentreError> {
         let Some(marks) = plan.marks else {
             return Ok(false);

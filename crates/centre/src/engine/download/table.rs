@@ -3,10 +3,12 @@
 use tidewater_protocol::{Code, Datum, Op, RowShape, RowsReader, UnpackedRow, Value};
 
 use super::catching_up::{Filler, is_filled_in};
+use super::opening::SnapshotDriver;
 use super::output::Output;
 use super::plan::{RulePlan, TablePlan};
 use super::resuming::ReadPosition;
-use super::{DownloadSnapshot, KeyOrder, RuleRows, TablePlace, WindowBound};
+use super::snapshot::Snapshot;
+use super::{KeyOrder, RuleRows, TablePlace, WindowBound};
 use crate::download::GivenTable;
 use crate::engine::comparing::RangeSums;
 use crate::engine::exact::{pack_exact, pack_row, types_of};
@@ -35,8 +37,8 @@ fn late_null(scripting: &ScriptEnvironment<'_>, table: usize) -> CentreError {
 }
 
 /// One table as it is read.
-pub(super) struct TableReading<'a, 'o> {
-    pub(super) snapshot: &'a mut dyn DownloadSnapshot,
+pub(super) struct TableReading<'a, 'o, D: SnapshotDriver> {
+    pub(super) snapshot: &'a mut Snapshot<D>,
     pub(super) place: TablePlace,
     pub(super) shape: &'a RowShape,
     /// The table's rules.
@@ -50,7 +52,7 @@ fn slices(partitions: &[Vec<u8>]) -> Vec<&[u8]> {
     partitions.iter().map(Vec::as_slice).collect()
 }
 
-impl<'a> TableReading<'a, '_> {
+impl<'a, D: SnapshotDriver> TableReading<'a, '_, D> {
     /// Sends what is planned for a table: removals before rows, so that a row that moved
     /// between partitions stays. Without `has_changes` the change logs have nothing new. With
     /// `in_units` the gained partitions follow: see [`TableReading::in_units`].

@@ -17,7 +17,7 @@ use super::compile::{CompiledTable, compile};
 use super::connection::{DatabaseConnection, TransactionMode};
 use super::deploy::deployed;
 use super::exact::pack_exact;
-use super::inspect::{DatabaseInspection, InspectedCell, KeyedRow};
+use super::inspect::{DatabaseInspection, InspectedCell, KeyedRow, find_seen, read_cells};
 use super::publication::Publication;
 use super::records::{found_remote, found_user, last_sync, uploads_between};
 use super::refusals;
@@ -177,7 +177,7 @@ impl<T: DatabaseInspection> ExplanationRun<'_, T> {
             .as_ref()
             .map(|it| it.row(&publication.row_types[table]));
         let role = match row.is_some() {
-            true => T::seen(connection, &keyed, &context).await?,
+            true => find_seen(connection, &keyed, &context).await?,
             false => None,
         };
         let role = role.map(|(name, sees)| ExplainedRole { name, sees });
@@ -293,7 +293,7 @@ impl<T: DatabaseInspection> ExplanationRun<'_, T> {
                 }
             }
         }
-        let values = T::cells(connection, &self.catalog, keyed, &cells).await?;
+        let values = read_cells::<T>(connection, &self.catalog, keyed, &cells).await?;
         Ok(values.map(|values| InspectedRow {
             cells,
             values,

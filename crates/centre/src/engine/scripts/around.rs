@@ -70,7 +70,7 @@ fn version_in_use<L: WorkerConnection>(lane: &L, run: Option<&ScriptRun>) -> Opt
     scripts.needs_a_session().then(|| VersionInUse {
         scripts,
         run: run.clone(),
-        deployment: lane.served().number,
+        deployment: lane.shared().served().number,
     })
 }
 
@@ -80,7 +80,7 @@ fn scripts<L: WorkerConnection>(
     context: &SyncContext,
     publication: &str,
 ) -> Option<Arc<Scripts>> {
-    let served = lane.served();
+    let served = lane.shared().served();
     let publication = served.publication(publication).ok()?;
     // What is asked for and is not there is told by what is done with it.
     of_version(&publication.scripts, context, &publication.schema.name).cloned()

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use tidewater_protocol::Datum;
+use tidewater_protocol::{ColumnType, Datum};
 
 use crate::engine::flight::ValueKind;
 
@@ -16,6 +16,39 @@ pub trait SqlColumn: Clone + fmt::Debug + Send + Sync + 'static {
 
     /// Its name.
     fn name(&self) -> &str;
+
+    /// Its type as remotes see it.
+    fn column_type(&self) -> ColumnType;
+
+    /// Whether it has the value of a parameter as a key has it: in the way that finds it by an
+    /// index, and to the byte.
+    fn equals(&self, column: &str, value: &str) -> String;
+
+    /// The same of a value that stands in a change log.
+    fn equals_logged(&self, column: &str, value: &str) -> String {
+        self.equals(column, value)
+    }
+
+    /// A value that stands in a change log, as a result.
+    fn logged_output(&self, value: &str) -> String {
+        value.to_owned()
+    }
+
+    /// A parameter as a value of its type.
+    fn input(&self, value: &str) -> String {
+        value.to_owned()
+    }
+
+    /// The same of a partition's value; NULL if it is none any more.
+    fn held(&self, value: &str) -> String {
+        self.input(value)
+    }
+
+    /// What remotes keep where that is a text, and the value, by a table with this prefix, is none:
+    /// NULL where they keep the value. `None` if they always do.
+    fn kept_output(&self, _prefix: &str) -> Option<String> {
+        None
+    }
 
     /// Its name in SQL, quoted.
     fn sql_name(&self) -> &str;
@@ -67,9 +100,21 @@ pub struct SqlTable<'c, C> {
     pub columns: &'c [C],
     /// The primary key, as indexes into `columns`.
     pub key: &'c [usize],
+    /// Those columns of it that may be NULL.
+    pub nullable_key: &'c [usize],
+    /// About how many rows it has; 0 if that is not known.
+    pub row_estimate: u64,
 }
 
 impl<C: SqlColumn> SqlTable<'_, C> {
+    /// The condition that a row `t` has no key; `None` where every row has one.
+    pub fn has_no_key(&self) -> Option<String> {
+        let columns = self.nullable_key.iter();
+        let are_null = columns.map(|&it| format!("t.{} IS NULL", self.columns[it].sql_name()));
+        let are_null: Vec<String> = are_null.collect();
+        (!are_null.is_empty()).then(|| format!("({})", are_null.join(" OR ")))
+    }
+
     /// The names of some of its columns in SQL.
     pub fn sql_names(&self, columns: &[usize]) -> Vec<String> {
         let names = columns.iter().map(|&it| self.columns[it].sql_name());

@@ -11,6 +11,7 @@
 
 pub mod column;
 pub mod lexing;
+pub mod reading;
 pub mod rule_route;
 pub mod served_table;
 pub mod sql_dialect;

@@ -2,14 +2,17 @@
 
 use std::fmt;
 
-use tidewater_protocol::Direction;
+use tidewater_protocol::{ColumnType, Datum, Direction};
 
 use super::column::SqlColumn;
+use super::reading::ConditionArguments;
 use super::rule_route::{RuleRoute, alias_at};
 use crate::engine::catalog::CatalogReader;
 use crate::engine::change_log::ChangeLog;
 use crate::engine::compile::{CompiledRule, CompiledTable, WhichRule};
+use crate::engine::download::WindowBound;
 use crate::engine::flight::{RowParameters, ValueKind};
+use crate::error::CentreError;
 use crate::publication::OnUnseenChildren;
 
 /// What a database has of its own in the tables that it serves.
@@ -25,8 +28,50 @@ pub trait TableAdapter: fmt::Debug + Send + Sync + 'static {
     /// What else it knows of a table.
     type Details: fmt::Debug + Send + Sync + 'static;
 
+    /// Whether conditions spell the values of partitions, so that rows of many are read at once;
+    /// otherwise those are parameters, and partitions are read one after the other.
+    const SPELLS_PARTITIONS: bool;
+
     /// The name of a change log's table in SQL.
     fn log_table(id: i64) -> String;
+
+    /// The condition that a row is of one of these partitions of a rule.
+    ///
+    /// # Errors
+    /// A value is none that the database can have.
+    fn is_in_partitions<'a>(
+        rule: &TableRule<Self>,
+        partitions: &[Vec<Datum<'a>>],
+        arguments: &mut ConditionArguments<'a, Self::Kind>,
+    ) -> Result<String, CentreError>
+    where
+        Self: Sized;
+
+    /// The condition that a row may be in a window, whose column is of this type.
+    fn is_in_window(
+        rule: &TableRule<Self>,
+        bound: &WindowBound,
+        column_type: ColumnType,
+        arguments: &mut ConditionArguments<'_, Self::Kind>,
+    ) -> String
+    where
+        Self: Sized;
+
+    /// The query for how many bytes a table weighs, if that can be told cheaply.
+    fn weight_sql(_table: &ServedTable<Self>) -> Option<String>
+    where
+        Self: Sized,
+    {
+        None
+    }
+
+    /// The query whether there are policies that hide rows of a table from some, if there can be.
+    fn policies_sql(_table: &ServedTable<Self>) -> Option<String>
+    where
+        Self: Sized,
+    {
+        None
+    }
 }
 
 /// A table of a publication, ready to be served.
@@ -53,6 +98,10 @@ pub struct ServedTable<A: TableAdapter> {
     extras: Vec<(String, A::Column)>,
     /// The table as `t`, with what its rules follow as far as that is there.
     pub from: String,
+    /// The condition that a row `t` has no key; `None` where every row has one.
+    pub has_no_key: Option<String>,
+    /// About how many rows it had when it was loaded; 0 if that is not known.
+    pub row_estimate: u64,
     /// What a delete does to published children.
     pub on_delete: OnDelete,
     /// Their foreign keys that act on its deletes.
@@ -262,6 +311,8 @@ impl<A: TableAdapter> ServedTable<A> {
                 .collect(),
             extras: extras.collect(),
             from: from(None),
+            has_no_key: live.has_no_key(),
+            row_estimate: live.row_estimate,
             on_delete: on_delete(published),
             children: child_keys(published, catalog),
             columns: columns.map(|&it| live.columns[it].clone()).collect(),

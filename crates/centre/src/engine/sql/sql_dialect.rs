@@ -48,6 +48,29 @@ pub trait SqlDialect: SystemDialect {
     /// Has a transaction that writes run for nobody, as every one does in the end.
     fn forget_caller(&self) -> Vec<SystemStatement>;
 
+    /// What a query that names a relation's columns yields for each row of that, as an item of FROM.
+    /// It is to be found row by row, by an index. Without a relation it is the query alone.
+    fn for_each(&self, relation: &str, query: &str, alias: &str) -> String {
+        match relation.is_empty() {
+            true => format!("({query}) AS {alias}"),
+            false => format!("{relation}, LATERAL ({query}) AS {alias}"),
+        }
+    }
+
+    /// Looks up what belongs to each row of a relation, or yields NULLs: the outputs, and the join.
+    fn left_look_up(&self, outputs: &str, from: &str, condition: &str) -> (String, String) {
+        (
+            outputs.to_owned(),
+            format!("LEFT JOIN {from} ON {condition}"),
+        )
+    }
+
+    /// SQL that keeps tables from being changed otherwise than by rows while a snapshot is read;
+    /// nothing where a snapshot shows them as they were. They are listed by their names in SQL.
+    fn lock_read(&self, _tables: &str) -> String {
+        String::new()
+    }
+
     /// SQL that keeps anybody from changing what tables are before the transaction ends; nothing
     /// where what writes does so anyway. The tables are listed by their names in SQL.
     fn lock_written(&self, _tables: &str) -> String {
