@@ -71,6 +71,18 @@ impl SqlColumn for PgColumn {
         Some(format!("({parameter}::{})", self.cast_name))
     }
 
+    fn parameter_type(&self) -> &str {
+        self.kind.parameter().1
+    }
+
+    fn input(&self, value: &str) -> String {
+        match self.kind {
+            PostgresType::Other => format!("{value}::{}", self.cast_name),
+            PostgresType::Bpchar => format!("{value}::bpchar"),
+            _ => value.to_owned(),
+        }
+    }
+
     /// In binary form: of the type as which it is decoded, even if its owner has given it another
     /// one meanwhile.
     fn output(&self, prefix: &str) -> String {
@@ -80,15 +92,6 @@ impl SqlColumn for PgColumn {
 }
 
 impl PgColumn {
-    /// A parameter's value as one of the column.
-    pub(super) fn input(&self, value: &str) -> String {
-        match self.kind {
-            PostgresType::Other => format!("{value}::{}", self.cast_name),
-            PostgresType::Bpchar => format!("{value}::bpchar"),
-            _ => value.to_owned(),
-        }
-    }
-
     /// Whether the column has the value of a parameter: in the way that finds it by
     /// an index, for columns of a key.
     pub(super) fn equals(&self, column: &str, value: &str) -> String {

@@ -10,14 +10,16 @@ use futures_util::{FutureExt, StreamExt, TryFutureExt, pin_mut};
 use tokio_postgres::types::{FromSql, IsNull, ToSql, Type, to_sql_checked};
 use tokio_postgres::{Client, Statement};
 
-use tidewater_protocol::Value;
+use tidewater_protocol::{ColumnType, Value};
 
 use super::connection::PostgresConnection;
+use super::description::describe;
 use super::dialect::PostgresDialect;
 use crate::driver_error::{centre_error, statement_failed};
 use tidewater_centre::engine::connection::{
     self, Durability, ResultRow, StatementResult, SystemStatement,
 };
+use tidewater_centre::engine::described_statement::{DescribedStatement, DescriptionError};
 use tidewater_centre::engine::sql::sql_dialect::SqlDialect;
 use tidewater_centre::engine::sql::system_dialect::SystemDialect as _;
 use tidewater_centre::error::CentreError;
@@ -201,6 +203,14 @@ impl connection::DatabaseConnection for PostgresConnection {
         answers.pop();
         answers.remove(0);
         Ok(answers)
+    }
+
+    async fn describe(
+        &mut self,
+        sql: &str,
+        told: &[Option<ColumnType>],
+    ) -> Result<DescribedStatement, DescriptionError> {
+        describe(self.client(), sql, told).await
     }
 
     async fn begin(&mut self) -> Result<(), CentreError> {

@@ -8,13 +8,15 @@ use std::rc::Rc;
 use rusqlite::params_from_iter;
 use rusqlite::types::{ToSqlOutput, ValueRef as Stored};
 
-use tidewater_protocol::Value;
+use tidewater_protocol::{ColumnType, Value};
 
+use super::description::describe;
 use super::dialect::SqliteDialect;
 use super::failure;
 use tidewater_centre::engine::connection::{
     self, Durability, ResultRow, StatementResult, SystemStatement,
 };
+use tidewater_centre::engine::described_statement::{DescribedStatement, DescriptionError};
 use tidewater_centre::engine::sql::sql_dialect::SqlDialect;
 use tidewater_centre::engine::sql::statement_shape::{StatementIdentity, SystemSql};
 use tidewater_centre::engine::sql::system_dialect::SystemDialect as _;
@@ -179,6 +181,14 @@ impl connection::DatabaseConnection for SqliteConnection {
             },
             other => other,
         })
+    }
+
+    async fn describe(
+        &mut self,
+        sql: &str,
+        _: &[Option<ColumnType>],
+    ) -> Result<DescribedStatement, DescriptionError> {
+        describe(self, sql)
     }
 
     async fn commit(&mut self) -> Result<(), CentreError> {

@@ -9,6 +9,7 @@ use super::{Result, UploadRows};
 use crate::array::Array;
 use crate::publication::PostgresTables;
 use crate::rows::execute::as_parameters;
+use tidewater_centre::engine::sql::column::SqlColumn as _;
 use tidewater_centre::engine::upload::incoming_rows::RowRef;
 use tidewater_centre::engine::upload::missing_parent_reason::is_own_parent;
 use tidewater_centre::engine::upload::upload_writer::ParentReference;

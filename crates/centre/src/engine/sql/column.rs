@@ -35,6 +35,16 @@ pub trait SqlColumn: Clone + fmt::Debug + Send + Sync + 'static {
         None
     }
 
+    /// The type of a parameter that carries its values, where the database has to be told.
+    fn parameter_type(&self) -> &str {
+        ""
+    }
+
+    /// The value of such a parameter as one of its type.
+    fn input(&self, value: &str) -> String {
+        value.to_owned()
+    }
+
     /// The column of a table with this prefix, such as `t.`, as a result that can be read.
     fn output(&self, prefix: &str) -> String {
         format!("{prefix}{}", self.sql_name())
