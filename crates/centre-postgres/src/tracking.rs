@@ -31,7 +31,7 @@ use tidewater_centre::engine::change_tracking::{
 };
 use tidewater_centre::engine::compile::CompiledTable;
 use tidewater_centre::engine::connection::{
-    DatabaseConnection as _, StatementResult, SystemStatement, each, system_row, system_sql,
+    DatabaseConnection as _, SystemStatement, each, system_row, system_sql,
 };
 use tidewater_centre::engine::deployment_step::{
     DeploymentStep, ExistingChangeLogs, FoundLog, ScopeSources,
@@ -227,17 +227,12 @@ impl ChangeTracking for PostgresCentre {
     }
 
     fn ask_pruned(position: &[u8]) -> Vec<SystemStatement> {
-        let pruned = "SELECT v.n, pg_catalog.pg_snapshot_xmin(v.c1::pg_snapshot) < log_floor
-            FROM {rows TEXT}, tidewater.history";
+        let pruned = "SELECT v.n FROM {rows TEXT} JOIN tidewater.history
+            ON pg_catalog.pg_snapshot_xmin(v.c1::pg_snapshot) < log_floor";
         let snapshot = watermark::snapshot(position).into_iter();
         snapshot
             .map(|it| each(pruned, vec![system_row![it]]))
             .collect()
-    }
-
-    fn is_pruned(answers: &[StatementResult]) -> Result<bool, CentreError> {
-        let row = answers.first().and_then(|answer| answer.rows.first());
-        row.map_or(Ok(false), |row| row.get(0))
     }
 
     async fn log_sizes(

@@ -1,8 +1,9 @@
 //! Having SQLite read statements without running them.
 
+use rusqlite::Connection;
+
 use tidewater_protocol::ColumnType;
 
-use super::connection::SqliteConnection;
 use super::{failure, values};
 use tidewater_centre::engine::described_statement::{
     DescribedColumn, DescribedStatement, DescriptionError, StatementProblem, StatementProblemKind,
@@ -12,7 +13,7 @@ use tidewater_centre::engine::described_statement::{
 /// types here, and parameters have none. A column has the type that is declared for it, unless it is
 /// an expression.
 pub(super) fn describe(
-    connection: &SqliteConnection,
+    connection: &Connection,
     sql: &str,
 ) -> Result<DescribedStatement, DescriptionError> {
     let statement = connection.prepare(sql).map_err(|error| {

@@ -17,9 +17,7 @@ use tidewater_centre::deploy_report::DeployStep;
 use tidewater_centre::engine::change_log::ChangeLog;
 use tidewater_centre::engine::change_tracking::{ChangeTracking, NumberBlockRequest};
 use tidewater_centre::engine::compile::CompiledTable;
-use tidewater_centre::engine::connection::{
-    self, StatementResult, SystemStatement, each, system_row,
-};
+use tidewater_centre::engine::connection::{self, SystemStatement, each, system_row};
 use tidewater_centre::engine::deployment_step::{
     DeploymentStep, ExistingChangeLogs, FoundLog, ScopeSources,
 };
@@ -191,10 +189,6 @@ impl ChangeTracking for SqliteCentre {
         let logs = positions.logs.iter();
         logs.map(|it| each(pruned, vec![system_row![it.log, it.position]]))
             .collect()
-    }
-
-    fn is_pruned(answers: &[StatementResult]) -> Result<bool, CentreError> {
-        Ok(answers.iter().any(|log| !log.rows.is_empty()))
     }
 
     async fn keyless_rows(

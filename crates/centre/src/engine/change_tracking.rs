@@ -6,7 +6,7 @@ use crate::deploy_report::{DeployStep, MissingRight};
 use crate::engine::catalog::CatalogReader;
 use crate::engine::change_log::ChangeLog;
 use crate::engine::compile::CompiledTable;
-use crate::engine::connection::{DatabaseConnection, StatementResult, SystemStatement};
+use crate::engine::connection::{DatabaseConnection, SystemStatement};
 use crate::engine::deployment_step::{DeploymentStep, ExistingChangeLogs, ScopeSources};
 use crate::engine::publication::Publication;
 use crate::engine::scope_query::ScopeQuery;
@@ -190,11 +190,8 @@ pub trait ChangeTracking: Send + Sync + 'static {
     ) -> impl Future<Output = Result<String, CentreError>> + Send;
 
     /// What has to be asked to tell whether change logs go back to a position, for
-    /// [`DatabaseConnection::gather`].
+    /// [`DatabaseConnection::gather`]: it yields rows if they do not.
     fn ask_pruned(position: &[u8]) -> Vec<SystemStatement>;
-
-    /// Judges the answers to [`Self::ask_pruned`].
-    fn is_pruned(answers: &[StatementResult]) -> Result<bool, CentreError>;
 
     /// The change logs: the table's name and about how many entries there are.
     fn log_sizes(
