@@ -27,7 +27,7 @@ use crate::partition_members::Members;
 use tidewater_centre::deploy_report::{DeployStep, MissingRight};
 use tidewater_centre::engine::change_log::ChangeLog;
 use tidewater_centre::engine::change_tracking::{
-    ChangeTracking, NumberBlockRequest, RightsPurpose, RoleRights,
+    ChangeTracking, NumberBlockRequest, PruningStart, RightsPurpose, RoleRights,
 };
 use tidewater_centre::engine::compile::CompiledTable;
 use tidewater_centre::engine::connection::{
@@ -251,7 +251,9 @@ impl ChangeTracking for PostgresCentre {
         rows.map(|row| Ok((row.get(0)?, row.get(1)?))).collect()
     }
 
-    async fn begin_pruning(connection: &mut PostgresConnection) -> Result<bool, CentreError> {
+    async fn begin_pruning(
+        connection: &mut PostgresConnection,
+    ) -> Result<PruningStart, CentreError> {
         connection.begin().await?;
         let lock = system_sql!(
             "SELECT pg_catalog.pg_try_advisory_xact_lock(?1)",
@@ -263,18 +265,10 @@ impl ChangeTracking for PostgresCentre {
             .first()
             .is_some_and(|row| row.get(0).unwrap_or(false))
         {
-            return Ok(true);
+            return Ok(PruningStart::InTransaction);
         }
         connection.rollback().await?;
-        Ok(false)
-    }
-
-    async fn end_pruning(
-        connection: &mut PostgresConnection,
-        result: Result<(), CentreError>,
-    ) -> Result<(), CentreError> {
-        result?;
-        connection.commit().await
+        Ok(PruningStart::Elsewhere)
     }
 
     async fn prune_logs(

@@ -15,7 +15,7 @@ use super::watermark::LogPositions;
 use super::{SqliteCentre, failure, numbers, prune, quote, scope_sources, state};
 use tidewater_centre::deploy_report::DeployStep;
 use tidewater_centre::engine::change_log::ChangeLog;
-use tidewater_centre::engine::change_tracking::{ChangeTracking, NumberBlockRequest};
+use tidewater_centre::engine::change_tracking::{ChangeTracking, NumberBlockRequest, PruningStart};
 use tidewater_centre::engine::compile::CompiledTable;
 use tidewater_centre::engine::connection::{self, SystemStatement, each, system_row};
 use tidewater_centre::engine::deployment_step::{
@@ -210,21 +210,8 @@ impl ChangeTracking for SqliteCentre {
         prune::about_log_sizes(connection)
     }
 
-    async fn begin_pruning(connection: &mut SqliteConnection) -> Result<bool, CentreError> {
+    async fn begin_pruning(connection: &mut SqliteConnection) -> Result<PruningStart, CentreError> {
         prune::begin(connection)
-    }
-
-    async fn end_pruning(
-        _: &mut SqliteConnection,
-        result: Result<(), CentreError>,
-    ) -> Result<(), CentreError> {
-        match result {
-            // It gives way to other writers.
-            Err(error) if error.is_retryable() || matches!(error, CentreError::Locked { .. }) => {
-                Ok(())
-            }
-            result => result,
-        }
     }
 
     async fn prune_logs(

@@ -48,6 +48,17 @@ pub struct RoleRights {
     pub warnings: Vec<String>,
 }
 
+/// How pruning goes on once a connection is prepared for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PruningStart {
+    /// Not at all: another connection is at it.
+    Elsewhere,
+    /// In the transaction that is open, which is committed at the end.
+    InTransaction,
+    /// Statement by statement. It gives way to others that write.
+    GivingWay,
+}
+
 /// How changes are noticed that anybody makes to published tables.
 pub trait ChangeTracking: Send + Sync + 'static {
     /// A connection to the database.
@@ -205,17 +216,10 @@ pub trait ChangeTracking: Send + Sync + 'static {
         Self::log_sizes(connection)
     }
 
-    /// Prepares a connection for pruning. False if another one is at it.
+    /// Prepares a connection for pruning.
     fn begin_pruning(
         connection: &mut Self::Connection,
-    ) -> impl Future<Output = Result<bool, CentreError>> + Send;
-
-    /// Ends what [`Self::begin_pruning`] began, and judges how it went: to have given way to others
-    /// is no error.
-    fn end_pruning(
-        connection: &mut Self::Connection,
-        result: Result<(), CentreError>,
-    ) -> impl Future<Output = Result<(), CentreError>> + Send;
+    ) -> impl Future<Output = Result<PruningStart, CentreError>> + Send;
 
     /// Drops what no watermark from `before_ms` on needs of change logs, and the marks that are of
     /// no more use; counts the entries.
