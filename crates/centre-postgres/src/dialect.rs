@@ -89,18 +89,18 @@ impl SqlDialect for PostgresDialect {
 
     /// An array for each column.
     fn set_relation(&self, columns: &[RelationColumn<'_>], first: usize) -> SetRelation {
-        let list = |items: &mut dyn Iterator<Item = String>| items.collect::<Vec<_>>().join(", ");
-        let named = columns.iter();
-        let mut named = named.map(|it| format!("{} AS {}", it.value, ident(it.name)));
-        let arrays = columns.iter().zip(first..);
-        let mut arrays = arrays.map(|(it, number)| format!("${number}::{}[]", it.parameter_type));
-        let mut aliases = (0..columns.len()).map(|at| format!("c{at}"));
+        let (mut values, mut arrays, mut aliases) = (Vec::new(), Vec::new(), Vec::new());
+        for (at, column) in columns.iter().enumerate() {
+            values.push(format!("{} AS {}", column.value, ident(column.name)));
+            arrays.push(format!("${}::{}[]", first + at, column.parameter_type));
+            aliases.push(format!("c{at}"));
+        }
         SetRelation {
             sql: format!(
                 "(SELECT {} FROM unnest({}) AS i({}))",
-                list(&mut named),
-                list(&mut arrays),
-                list(&mut aliases),
+                values.join(", "),
+                arrays.join(", "),
+                aliases.join(", "),
             ),
             parameters: columns.len(),
         }

@@ -1,4 +1,8 @@
-//! The statements of scripts, prepared under the types that their parameters are told to have.
+//! The times of scripts, `{s.last_download}` and the like: moments, whatever they are compared with.
+//!
+//! PostgreSQL gives a parameter the type of what it is compared with, unless it is told one. A
+//! `timestamptz` is compared with a time without a zone in the zone of the session, which is that of
+//! the database, as for every application that writes the column by `now()`.
 
 use std::borrow::Cow;
 
@@ -10,7 +14,7 @@ use tidewater_centre::engine::script::Script;
 use tidewater_centre::engine::scripts::told_types;
 use tidewater_centre::error::CentreError;
 
-/// The statement of a script.
+/// The statement of a script, with the types that its parameters are told to have.
 pub(super) async fn prepare(
     connection: &mut PostgresConnection,
     script: &Script,

@@ -26,6 +26,7 @@ LEFT JOIN pg_catalog.pg_roles r ON r.rolname = q.role"
         )
     };
 }
+
 pub(super) const ROLES: RoleSql = RoleSql {
     asks: ask,
     known: known!("SELECT v.c1 FROM {rows TEXT}"),
