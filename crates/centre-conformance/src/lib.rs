@@ -20,6 +20,7 @@ pub mod world;
 pub mod acting;
 pub mod administering;
 pub mod calling;
+pub mod checking;
 pub mod comparing;
 pub mod declaring;
 pub mod deploying;
@@ -381,6 +382,8 @@ macro_rules! suite {
             uploading::unique_values_can_be_freed_and_taken_in_one_upload,
             uploading::values_are_compared_by_their_type,
             uploading::an_upload_with_a_column_twice_fails_alone,
+            checking::a_query_that_the_database_does_not_take_is_told_with_its_place,
+            checking::a_procedure_that_the_database_does_not_take_is_told_with_its_place,
             uploading::columns_that_a_remote_does_not_know_are_left_alone,
             uploading::what_is_under_the_key_that_a_refused_move_wanted_arrives,
             uploading::sql_metacharacters_are_only_characters,

@@ -770,6 +770,12 @@ pub async fn scripts_that_cannot_be_are_named<F: Fixture>() {
             "INSERT INTO cst VALUES (1)",
             "is refused by",
         ),
+        (
+            "cust",
+            "upload_delete",
+            "DELETE FROM cust WHERE cust_id = {o.cust_id} AND cust_id <> $2",
+            "has parameters of ",
+        ),
         ("cust", "upload_insert", "COMMIT", "begins with \"COMMIT\""),
         (
             "cust",

@@ -131,6 +131,10 @@ impl SqlColumn for PgColumn {
         Some(format!("({parameter}::{})", self.cast_name))
     }
 
+    fn parameter_type(&self) -> &str {
+        self.kind.parameter().1
+    }
+
     /// In binary form: of the type as which it is decoded, even if its owner has given it another
     /// one meanwhile.
     fn output(&self, prefix: &str) -> String {

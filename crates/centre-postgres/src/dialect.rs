@@ -1,11 +1,19 @@
 //! How statements on the server's own tables are spelled here, and the tables.
 
+mod activity;
+mod roles;
+mod types;
+
 use super::state;
 use crate::quote::ident;
 use tidewater_centre::engine::connection::{
     Durability, SystemStatement, TransactionMode, system_sql,
 };
+use tidewater_centre::engine::described_statement::DescribedColumn;
+use tidewater_centre::engine::sql::activity_sql::ActivitySql;
 use tidewater_centre::engine::sql::lexing::SqlLexing;
+use tidewater_centre::engine::sql::role_sql::RoleSql;
+use tidewater_centre::engine::sql::set_relation::{RelationColumn, SetRelation};
 use tidewater_centre::engine::sql::sql_dialect::{SqlDialect, StepLock};
 use tidewater_centre::engine::sql::system_dialect::SystemDialect;
 use tidewater_centre::engine::sql::system_table::SystemType;
@@ -149,8 +157,65 @@ impl SqlDialect for PostgresDialect {
         }
     }
 
+    /// An array for each column.
+    fn set_relation(&self, columns: &[RelationColumn<'_>], first: usize) -> SetRelation {
+        let (mut values, mut arrays, mut aliases) = (Vec::new(), Vec::new(), Vec::new());
+        for (at, column) in columns.iter().enumerate() {
+            values.push(format!("{} AS {}", column.value, ident(column.name)));
+            arrays.push(format!("${}::{}[]", first + at, column.parameter_type));
+            aliases.push(format!("c{at}"));
+        }
+        SetRelation {
+            sql: format!(
+                "(SELECT {} FROM unnest({}) AS i({}))",
+                values.join(", "),
+                arrays.join(", "),
+                aliases.join(", "),
+            ),
+            parameters: columns.len(),
+        }
+    }
+
     fn byte_collation(&self) -> &'static str {
         "\"C\""
+    }
+
+    fn trial_hint(&self) -> &'static str {
+        "the statement must run in the schema public"
+    }
+
+    fn assignment_sql(&self) -> Option<&'static str> {
+        Some(types::ASSIGNMENT)
+    }
+
+    /// What cannot be read as it is sent is sent as text.
+    fn readable_query(&self, sql: &str, columns: &[DescribedColumn]) -> Option<String> {
+        if columns.iter().all(|it| it.is_readable) {
+            return None;
+        }
+        let names: Vec<String> = (1..=columns.len()).map(|at| format!("c{at}")).collect();
+        let read = columns.iter().zip(&names);
+        let read = read.map(|(column, name)| match column.is_readable {
+            true => name.clone(),
+            false => format!("{name}::text"),
+        });
+        Some(format!(
+            "WITH tidewater_answer ({}) AS (\n{sql}\n) SELECT {} FROM tidewater_answer",
+            names.join(", "),
+            read.collect::<Vec<_>>().join(", ")
+        ))
+    }
+
+    fn zoneless_sql(&self) -> Option<&'static str> {
+        Some(types::ZONELESS)
+    }
+
+    fn activity(&self) -> ActivitySql {
+        activity::ACTIVITY
+    }
+
+    fn roles(&self) -> Option<&'static RoleSql> {
+        Some(&roles::ROLES)
     }
 
     fn takes_several_statements(&self) -> bool {

@@ -2,16 +2,15 @@
 
 use std::sync::Arc;
 
-use tokio_postgres::types::{Kind as TypeKind, Type};
-use tokio_postgres::{Client, Column, Error, Statement};
+use tokio_postgres::{Client, Error, Statement};
 
-use tidewater_protocol::ColumnType;
-
-use super::quote::ident;
+use super::description::{columns, has_unfit_types, parameter_types};
+use super::dialect::PostgresDialect;
 use super::values::PostgresType;
 use tidewater_centre::engine::call::answer::AnswerShape;
 use tidewater_centre::engine::callable_procedure::CallableProcedure;
 use tidewater_centre::engine::script::Script;
+use tidewater_centre::engine::sql::sql_dialect::SqlDialect as _;
 
 /// Fails with this setting's name if the query yields nothing: what follows in the transaction is
 /// not run then.
@@ -56,41 +55,31 @@ impl PreparedProcedure {
 
 impl CallStatement {
     /// Prepares a statement so that all that it yields can be read.
-    pub(super) async fn prepare(
+    async fn prepare(
         client: &Client,
         procedure: &CallableProcedure,
         script: &Script,
     ) -> Result<CallStatement, Error> {
         let plain = prepare_typed(client, procedure, script, &script.sql).await?;
-        let names = plain.columns().iter().map(|it| it.name().to_owned());
-        let names: Vec<String> = names.collect();
-        let statement = match plain.columns().iter().all(|it| is_legible(it.type_())) {
-            true => plain,
-            false => {
-                let sql = legible(&script.sql, plain.columns());
-                prepare_typed(client, procedure, script, &sql).await?
-            }
+        let names = columns(&plain);
+        let statement = match PostgresDialect.readable_query(&script.sql, &names) {
+            None => plain,
+            Some(sql) => prepare_typed(client, procedure, script, &sql).await?,
         };
-        let columns = statement.columns().iter();
-        let kinds = columns.map(|it| PostgresType::from_oid(it.type_().oid()));
-        let kinds: Vec<PostgresType> = kinds.collect();
-        let types = statement.columns().iter().zip(&kinds);
-        let types = types.map(|(column, kind)| {
-            // Remotes know no scale below zero.
-            let scale = kind.scale(column.type_modifier());
-            let scale = scale.and_then(|it| u16::try_from(it).ok());
-            Some(kind.column_type(scale))
-        });
+        let kinds = statement.columns().iter();
+        let kinds = kinds.map(|it| PostgresType::from_oid(it.type_().oid()));
+        let types = columns(&statement).into_iter().map(|it| it.column_type);
+        let names = names.into_iter().map(|it| it.name);
         Ok(CallStatement {
-            shape: AnswerShape::new(names.into_iter().zip(types)),
-            kinds,
+            shape: AnswerShape::new(names.zip(types)),
+            kinds: kinds.collect(),
             statement,
         })
     }
 }
 
 /// Prepares the statement that fails if the query of who may call yields nothing.
-pub(super) async fn prepare_guard(
+async fn prepare_guard(
     client: &Client,
     procedure: &CallableProcedure,
     query: &Script,
@@ -113,66 +102,10 @@ async fn prepare_typed(
     sql: &str,
 ) -> Result<Statement, Error> {
     let declared = script.parameters.iter();
-    let declared: Vec<Type> = declared
-        .map(|it| parameter(procedure.type_of(it)))
-        .collect();
-    let first = match client.prepare_typed(sql, &declared).await {
-        Ok(statement) => return Ok(statement),
-        Err(error) => error,
-    };
-    // undefined_function, datatype_mismatch, ambiguous_function, cannot_coerce
-    match first.code().map(|it| it.code()) {
-        Some("42883" | "42804" | "42725" | "42846") => {
-            let second = client.prepare_typed(sql, &[]).await;
-            second.map_err(|_| first)
-        }
-        _ => Err(first),
-    }
-}
-
-/// Whether the values of a type are read as they are sent.
-fn is_legible(of: &Type) -> bool {
-    PostgresType::from_oid(of.oid()) != PostgresType::Other
-        || matches!(of.kind(), TypeKind::Enum(_))
-        || matches!(
-            *of,
-            Type::NAME | Type::XML | Type::UNKNOWN | Type::VOID | Type::CHAR
-        )
-}
-
-/// The statement with what cannot be read as it is sent as text.
-fn legible(sql: &str, columns: &[Column]) -> String {
-    let names = (1..=columns.len()).map(|at| ident(&format!("c{at}")));
-    let names: Vec<String> = names.collect();
-    let read = columns
-        .iter()
-        .zip(&names)
-        .map(|(column, name)| match is_legible(column.type_()) {
-            true => name.clone(),
-            false => format!("{name}::text"),
-        });
-    let read: Vec<String> = read.collect();
-    format!(
-        "WITH tidewater_answer ({}) AS (\n{sql}\n) SELECT {} FROM tidewater_answer",
-        names.join(", "),
-        read.join(", ")
-    )
-}
-
-/// The type of a parameter that an argument is declared as.
-fn parameter(column_type: ColumnType) -> Type {
-    match column_type {
-        ColumnType::Integer => Type::INT8,
-        ColumnType::Decimal { .. } => Type::NUMERIC,
-        ColumnType::Real => Type::FLOAT8,
-        ColumnType::Boolean => Type::BOOL,
-        ColumnType::Text | ColumnType::Opaque => Type::TEXT,
-        ColumnType::Bytes => Type::BYTEA,
-        ColumnType::Date => Type::DATE,
-        ColumnType::Time => Type::TIME,
-        ColumnType::Timestamp => Type::TIMESTAMP,
-        ColumnType::TimestampTz => Type::TIMESTAMPTZ,
-        ColumnType::Uuid => Type::UUID,
-        ColumnType::Json => Type::JSON,
+    let declared: Vec<_> = declared.map(|it| Some(procedure.type_of(it))).collect();
+    let declared = client.prepare_typed(sql, &parameter_types(&declared)).await;
+    match declared {
+        Err(first) if has_unfit_types(&first) => client.prepare(sql).await.map_err(|_| first),
+        prepared => prepared,
     }
 }

@@ -258,17 +258,6 @@ pub(super) async fn check_schema(client: &impl GenericClient) -> Result<()> {
     })
 }
 
-/// How many sessions there are of programs that call themselves as this one does.
-pub(super) async fn other_sessions(connection: &PostgresConnection) -> Result<u64> {
-    let sql = "SELECT count(*) FROM pg_catalog.pg_stat_activity
-               WHERE datname = current_database() AND pid <> pg_catalog.pg_backend_pid()
-                 AND backend_type = 'client backend'
-                 AND application_name = pg_catalog.current_setting('application_name')";
-    let row = connection.client().query_one(sql, &[]).await;
-    let row = row.map_err(statement_failed("looking for other sessions"))?;
-    Ok(row.get::<_, i64>(0).unsigned_abs())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

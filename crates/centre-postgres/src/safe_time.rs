@@ -12,10 +12,8 @@ use std::sync::{Mutex, PoisonError};
 use futures_util::future::join;
 use tokio_postgres::Client;
 
-use super::connection::PostgresConnection;
 use crate::driver_error::statement_failed;
 use tidewater_centre::engine::download::opening::SafeTime;
-use tidewater_centre::engine::scope_query::wrong;
 use tidewater_centre::error::CentreError;
 
 /// When the oldest open transaction of this database began; now, if there is none. Now is when the
@@ -76,23 +74,6 @@ impl SafeTimeMemory {
         self.last = Some(found.for_remote(None));
         found
     }
-}
-
-/// See [`check_safe_time`](tidewater_centre::engine::change_tracking::ChangeTracking::check_safe_time): when the
-/// transactions of other roles began is hidden from most.
-pub(super) async fn check_safe_time(
-    connection: &mut PostgresConnection,
-) -> Result<(), CentreError> {
-    const SEES: &str = "SELECT pg_catalog.pg_has_role('pg_read_all_stats', 'USAGE')";
-    let answer = connection.client().query_one(SEES, &[]).await;
-    let answer = answer.map_err(statement_failed("looking what the server's role may see"))?;
-    if answer.get(0) {
-        return Ok(());
-    }
-    let what = "needs to see when other sessions' transactions began, which this role may not: rows \
-                that are committed late would be missing on remotes";
-    let hint = "GRANT pg_read_all_stats TO the role of the consolidated URL";
-    Err(wrong("download_cursor", what, hint))
 }
 
 #[cfg(test)]

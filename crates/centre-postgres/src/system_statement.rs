@@ -11,15 +11,17 @@ use futures_util::{FutureExt, StreamExt, pin_mut};
 use tokio_postgres::types::{FromSql, IsNull, ToSql, Type, to_sql_checked};
 use tokio_postgres::{Client, Statement};
 
-use tidewater_protocol::Value;
+use tidewater_protocol::{ColumnType, Value};
 
 use super::connection::PostgresConnection;
+use super::description::describe;
 use super::dialect::PostgresDialect;
 use crate::driver_error::statement_failed;
 use crate::publication::PostgresTables;
 use crate::script_times;
 use crate::table_statement::{run_on_tables, run_script};
 use tidewater_centre::engine::connection::{self, ResultRow, StatementResult, SystemStatement};
+use tidewater_centre::engine::described_statement::{DescribedStatement, DescriptionError};
 use tidewater_centre::engine::flight::{
     FlightFailure, FlightStep, RowTaker, ScriptCall, StatementUse, TableArgument, TableStatement,
 };
@@ -206,6 +208,14 @@ impl connection::DatabaseConnection for PostgresConnection {
             }
         }
         Ok(done)
+    }
+
+    async fn describe(
+        &mut self,
+        sql: &str,
+        told: &[Option<ColumnType>],
+    ) -> Result<DescribedStatement, DescriptionError> {
+        describe(self.client(), sql, told).await
     }
 }
 

@@ -9,46 +9,37 @@ use tokio_postgres::{GenericClient, Row};
 
 use tidewater_protocol::Table;
 
-use super::acting::PostgresRoles;
 use super::catalog::PostgresCatalog;
 use super::connection::PostgresConnection;
 use super::dialect::PostgresDialect;
 use super::publication::{PostgresTables, Publication, ServedTable, served_table};
 use super::quote::literal;
-use super::rows::script;
 use super::state::{self, ADVISORY_LOCK, PLACE};
 use super::tracked::{self, IncompleteLog};
 use super::triggers::LogSpec;
 use super::{
     FINGERPRINTS, PostgresCentre, VERSION, existing_triggers, grants, members, numbers, rights,
-    safe_time, scope, scope_sources, script_times, statement_check, waits, watermark,
+    scope_sources, watermark,
 };
 use crate::deploy_lock::{begin_alone, everything};
 use crate::driver_error::statement_failed;
 use crate::partition_members::Members;
 use tidewater_centre::deploy_report::{DeployStep, MissingRight};
-use tidewater_centre::engine::callable_procedure::{CallableProcedure, StatementCheck};
-use tidewater_centre::engine::catalog::TableInfo;
 use tidewater_centre::engine::change_log::ChangeLog;
 use tidewater_centre::engine::change_tracking::{
-    ChangeTracking, NumberBlockRequest, RightsPurpose, RoleRights,
+    ChangeTracking, NumberBlockRequest, PruningStart, RightsPurpose, RoleRights,
 };
-use tidewater_centre::engine::compile::{CompiledTable, WhichRule};
+use tidewater_centre::engine::compile::CompiledTable;
 use tidewater_centre::engine::connection::{
-    DatabaseConnection as _, StatementResult, SystemStatement, TransactionMode, each, system_row,
-    system_sql,
+    DatabaseConnection as _, SystemStatement, TransactionMode, each, system_row, system_sql,
 };
 use tidewater_centre::engine::deployment_step::{
     DeploymentStep, ExistingChangeLogs, FoundLog, ScopeSources,
 };
-use tidewater_centre::engine::role_assumption::RoleAdapter;
 use tidewater_centre::engine::scope_query::ScopeQuery;
-use tidewater_centre::engine::script::Script;
-use tidewater_centre::engine::scripts::{CheckedScript, SetColumn};
 use tidewater_centre::engine::sql::sql_dialect::{SqlDialect as _, StepLock};
 use tidewater_centre::engine::state::own_tables;
 use tidewater_centre::error::CentreError;
-use tidewater_centre::records::BlockingTransaction;
 
 /// How long deploying waits for a table that is in use.
 const LOCK_TIMEOUT_MS: u32 = 5_000;
@@ -83,61 +74,12 @@ impl ChangeTracking for PostgresCentre {
         numbers::take(connection, asked, table).await
     }
 
-    async fn check_query(
-        connection: &mut PostgresConnection,
-        (place, query, which): (&str, &ScopeQuery, WhichRule),
-        _: &CompiledTable<'_>,
-        _: &[TableInfo],
-        table: &ServedTable,
-    ) -> Result<(), CentreError> {
-        let columns = table.asked(which, None);
-        scope::check(connection.client(), place, query, columns).await
-    }
-
     async fn scope_sources(
         connection: &mut PostgresConnection,
         _: &PostgresCatalog,
         queries: &[&ScopeQuery],
     ) -> Result<ScopeSources, CentreError> {
         scope_sources::find(connection, queries).await
-    }
-
-    async fn check_allowed(
-        connection: &mut PostgresConnection,
-        named: &str,
-        query: &ScopeQuery,
-    ) -> Result<(), CentreError> {
-        scope::check_allowed(connection.client(), named, query).await
-    }
-
-    async fn check_call(
-        connection: &mut PostgresConnection,
-        named: &str,
-        procedure: &CallableProcedure,
-        statement: &Script,
-    ) -> Result<StatementCheck, CentreError> {
-        statement_check::check_call(connection, named, procedure, statement).await
-    }
-
-    async fn check_safe_time(connection: &mut PostgresConnection) -> Result<(), CentreError> {
-        safe_time::check_safe_time(connection).await
-    }
-
-    fn rows_sql(table: &ServedTable, columns: &[SetColumn], first: usize) -> String {
-        script::rows_sql(table, columns, first)
-    }
-
-    async fn check_script(
-        connection: &mut PostgresConnection,
-        named: &str,
-        script: &Script,
-        _: &[SetColumn],
-    ) -> Result<CheckedScript, CentreError> {
-        script_times::check_script(connection, named, script).await
-    }
-
-    fn roles() -> Option<&'static dyn RoleAdapter<PostgresConnection, PostgresTables>> {
-        Some(&PostgresRoles)
     }
 
     async fn found_tables(
@@ -255,10 +197,6 @@ impl ChangeTracking for PostgresCentre {
         rights::of_undeploying(connection).await
     }
 
-    async fn other_sessions(connection: &mut PostgresConnection) -> Result<u64, CentreError> {
-        rights::other_sessions(connection).await
-    }
-
     /// Remembers how tables are now, to notice in every upload if they no longer are.
     async fn complete(
         connection: &mut PostgresConnection,
@@ -289,17 +227,12 @@ impl ChangeTracking for PostgresCentre {
     }
 
     fn ask_pruned(position: &[u8]) -> Vec<SystemStatement> {
-        let pruned = "SELECT v.n, pg_catalog.pg_snapshot_xmin(v.c1::pg_snapshot) < log_floor
-            FROM {rows TEXT}, tidewater.history";
+        let pruned = "SELECT v.n FROM {rows TEXT} JOIN tidewater.history
+            ON pg_catalog.pg_snapshot_xmin(v.c1::pg_snapshot) < log_floor";
         let snapshot = watermark::snapshot(position).into_iter();
         snapshot
             .map(|it| each(pruned, vec![system_row![it]]))
             .collect()
-    }
-
-    fn is_pruned(answers: &[StatementResult]) -> Result<bool, CentreError> {
-        let row = answers.first().and_then(|answer| answer.rows.first());
-        row.map_or(Ok(false), |row| row.get(0))
     }
 
     async fn log_sizes(
@@ -318,19 +251,9 @@ impl ChangeTracking for PostgresCentre {
         rows.map(|row| Ok((row.get(0)?, row.get(1)?))).collect()
     }
 
-    async fn load(
+    async fn begin_pruning(
         connection: &mut PostgresConnection,
-    ) -> Result<(Option<i64>, Option<u64>), CentreError> {
-        waits::load(connection).await
-    }
-
-    async fn blockers(
-        connection: &mut PostgresConnection,
-    ) -> Result<Vec<BlockingTransaction>, CentreError> {
-        waits::blockers(connection).await
-    }
-
-    async fn begin_pruning(connection: &mut PostgresConnection) -> Result<bool, CentreError> {
+    ) -> Result<PruningStart, CentreError> {
         connection.begin(TransactionMode::WRITING).await?;
         let lock = system_sql!(
             "SELECT pg_catalog.pg_try_advisory_xact_lock(?1)",
@@ -342,18 +265,10 @@ impl ChangeTracking for PostgresCentre {
             .first()
             .is_some_and(|row| row.get(0).unwrap_or(false))
         {
-            return Ok(true);
+            return Ok(PruningStart::InTransaction);
         }
         connection.rollback().await?;
-        Ok(false)
-    }
-
-    async fn end_pruning(
-        connection: &mut PostgresConnection,
-        result: Result<(), CentreError>,
-    ) -> Result<(), CentreError> {
-        result?;
-        connection.commit().await
+        Ok(PruningStart::Elsewhere)
     }
 
     async fn prune_logs(

@@ -10,11 +10,9 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
 use super::PostgresShared;
-use super::connection::{PATIENCE_MS, PostgresConnection};
+use super::connection::PATIENCE_MS;
 use crate::driver_error::statement_failed;
-use tidewater_centre::engine::connection::{DatabaseConnection as _, system_sql};
 use tidewater_centre::error::CentreError;
-use tidewater_centre::records::BlockingTransaction;
 
 /// How long a sync waits for a lock after another one has waited in vain.
 pub(super) const HURRIED_MS: u64 = 100;
@@ -124,64 +122,4 @@ async fn note(shared: &PostgresShared, backend: i32, now_ms: i64) -> Result<(), 
         remembered.map_err(error)?;
     }
     Ok(())
-}
-
-/// Transactions for which syncs wait, or have waited and would again, because they have not ended.
-pub(super) async fn blockers(
-    connection: &mut PostgresConnection,
-) -> Result<Vec<BlockingTransaction>, CentreError> {
-    let select = system_sql!(
-        "WITH waiting AS (
-           SELECT w.pid FROM pg_catalog.pg_stat_activity w
-           WHERE w.application_name = 'tidewater' AND w.datname = current_database()
-             AND w.wait_event_type = 'Lock')
-         SELECT b.pid, coalesce(b.application_name, ''), coalesce(b.usename::text, ''),
-           coalesce((extract(epoch FROM b.xact_start) * 1000)::int8, 0) AS since,
-           coalesce(b.query, ''), ''
-         FROM pg_catalog.pg_stat_activity b
-         WHERE b.application_name <> 'tidewater' AND (
-           b.pid IN (SELECT unnest(pg_catalog.pg_blocking_pids(w.pid)) FROM waiting w)
-           OR b.xact_start IS NOT NULL AND EXISTS (SELECT FROM tidewater.blocker k
-             WHERE k.holder = b.pid::text AND k.began = b.xact_start::text))
-         UNION ALL
-         SELECT 0, '', p.owner::text, (extract(epoch FROM p.prepared) * 1000)::int8, '', p.gid
-         FROM pg_catalog.pg_prepared_xacts p
-         WHERE p.database = current_database() AND EXISTS (SELECT FROM tidewater.blocker k
-           WHERE k.holder = p.gid AND k.began = p.prepared::text)
-         ORDER BY since"
-    );
-    let answer = connection.run_one("reading the status", select).await?;
-    let rows = answer.rows.iter().map(|row| {
-        Ok(BlockingTransaction {
-            process: row.get(0)?,
-            application: row.get(1)?,
-            user: row.get(2)?,
-            since_ms: row.get(3)?,
-            statement: row.get(4)?,
-            prepared: row.get(5)?,
-        })
-    });
-    rows.collect()
-}
-
-/// When the oldest transaction began that is open in this database, or was prepared, and how many of its
-/// sessions wait for a lock. When those of other users began is only known to who may read all statistics.
-pub(super) async fn load(
-    connection: &mut PostgresConnection,
-) -> Result<(Option<i64>, Option<u64>), CentreError> {
-    let load = system_sql!(
-        "SELECT (extract(epoch FROM least(
-             (SELECT min(xact_start) FROM pg_catalog.pg_stat_activity
-               WHERE datname = current_database() AND pid <> pg_catalog.pg_backend_pid()),
-             (SELECT min(prepared) FROM pg_catalog.pg_prepared_xacts
-               WHERE database = current_database()))) * 1000)::int8,
-           (SELECT count(DISTINCT l.pid) FROM pg_catalog.pg_locks l
-             JOIN pg_catalog.pg_stat_activity a ON a.pid = l.pid
-             WHERE NOT l.granted AND a.datname = current_database())"
-    );
-    let answer = connection.run_one("reading the figures", load).await?;
-    match answer.rows.first() {
-        Some(row) => Ok((row.get(0)?, Some(row.get(1)?))),
-        None => Ok((None, None)),
-    }
 }

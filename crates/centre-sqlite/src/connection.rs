@@ -8,15 +8,17 @@ use std::rc::Rc;
 use rusqlite::params_from_iter;
 use rusqlite::types::{ToSqlOutput, Value as Native, ValueRef as Stored};
 
-use tidewater_protocol::{Datum, Value};
+use tidewater_protocol::{ColumnType, Datum, Value};
 
 use super::arguments::of_script;
+use super::description::describe;
 use super::dialect::SqliteDialect;
 use super::download::values as read_values;
 use super::failure;
 use super::publication::SqliteTables;
 use super::values::{self, SqliteKind};
 use tidewater_centre::engine::connection::{self, ResultRow, StatementResult, SystemStatement};
+use tidewater_centre::engine::described_statement::{DescribedStatement, DescriptionError};
 use tidewater_centre::engine::flight::{
     FlightFailure, FlightStep, ScriptCall, StatementUse, TableArgument, TableStatement, TakeRow,
 };
@@ -272,5 +274,13 @@ impl connection::DatabaseConnection for SqliteConnection {
             }
         }
         Ok(answers)
+    }
+
+    async fn describe(
+        &mut self,
+        sql: &str,
+        _: &[Option<ColumnType>],
+    ) -> Result<DescribedStatement, DescriptionError> {
+        describe(self, sql)
     }
 }

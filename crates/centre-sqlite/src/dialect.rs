@@ -3,6 +3,7 @@
 use super::quote;
 use tidewater_centre::engine::connection::{SystemStatement, TransactionMode, system_sql};
 use tidewater_centre::engine::sql::lexing::SqlLexing;
+use tidewater_centre::engine::sql::set_relation::{RelationColumn, SetRelation};
 use tidewater_centre::engine::sql::sql_dialect::SqlDialect;
 use tidewater_centre::engine::sql::system_dialect::SystemDialect;
 use tidewater_centre::engine::sql::system_table::SystemType;
@@ -91,6 +92,27 @@ impl SqlDialect for SqliteDialect {
     /// Its subqueries cannot name their columns.
     fn value_relation(&self, query: &str) -> String {
         format!("(WITH v (value) AS (\n{query}\n) SELECT value FROM v)")
+    }
+
+    /// One parameter, a JSON array of arrays. Bytes are an object with their digits.
+    fn set_relation(&self, columns: &[RelationColumn<'_>], first: usize) -> SetRelation {
+        let columns = columns.iter().enumerate().map(|(at, column)| {
+            format!(
+                "CASE json_type(value, '$[{at}]') WHEN 'object' \
+                 THEN unhex(json_extract(value, '$[{at}].hex')) \
+                 ELSE json_extract(value, '$[{at}]') END AS {}",
+                quote(column.name)
+            )
+        });
+        let columns = columns.collect::<Vec<_>>().join(", ");
+        SetRelation {
+            sql: format!("(SELECT {columns} FROM json_each(?{first}))"),
+            parameters: 1,
+        }
+    }
+
+    fn trial_hint(&self) -> &'static str {
+        "try it in the sqlite3 shell with values in place of the parameters"
     }
 
     fn byte_collation(&self) -> &'static str {

@@ -8,6 +8,7 @@ use rusqlite::{OptionalExtension, params};
 use super::connection::SqliteConnection;
 use super::watermark::{LogPositions, insert_mark};
 use super::{failure, quote, state};
+use tidewater_centre::engine::change_tracking::PruningStart;
 use tidewater_centre::error::CentreError;
 
 /// How many entries one transaction removes; writers wait that long.
@@ -48,9 +49,10 @@ fn sizes(connection: &SqliteConnection, size: &str) -> Result<Vec<(String, u64)>
 }
 
 /// Has the connection give way to other writers.
-pub(super) fn begin(connection: &SqliteConnection) -> Result<bool, CentreError> {
+pub(super) fn begin(connection: &SqliteConnection) -> Result<PruningStart, CentreError> {
     let impatient = connection.busy_timeout(Duration::ZERO);
-    impatient.map(|()| true).map_err(failure("pruning"))
+    impatient.map_err(failure("pruning"))?;
+    Ok(PruningStart::GivingWay)
 }
 
 /// Drops entries of a log that say no more than later ones of the same key and partition; counts

@@ -10,27 +10,18 @@ use super::connection::SqliteConnection;
 use super::dialect::SqliteDialect;
 use super::publication::{Publication, ServedTable, SqliteTables, served_table};
 use super::recorded_log::RecordedLog;
-use super::rows::script;
 use super::served::schema_version;
-use super::statement_check::check_statement;
 use super::watermark::LogPositions;
-use super::{SqliteCentre, failure, numbers, prune, quote, scope, scope_sources, state};
+use super::{SqliteCentre, failure, numbers, prune, quote, scope_sources, state};
 use tidewater_centre::deploy_report::DeployStep;
-use tidewater_centre::engine::callable_procedure::{CallableProcedure, StatementCheck};
-use tidewater_centre::engine::catalog::TableInfo;
 use tidewater_centre::engine::change_log::ChangeLog;
-use tidewater_centre::engine::change_tracking::{ChangeTracking, NumberBlockRequest};
-use tidewater_centre::engine::compile::{CompiledTable, WhichRule};
-use tidewater_centre::engine::connection::{
-    self, StatementResult, SystemStatement, each, system_row,
-};
+use tidewater_centre::engine::change_tracking::{ChangeTracking, NumberBlockRequest, PruningStart};
+use tidewater_centre::engine::compile::CompiledTable;
+use tidewater_centre::engine::connection::{self, SystemStatement, each, system_row};
 use tidewater_centre::engine::deployment_step::{
     DeploymentStep, ExistingChangeLogs, FoundLog, ScopeSources,
 };
-use tidewater_centre::engine::role_assumption::RoleAdapter;
 use tidewater_centre::engine::scope_query::ScopeQuery;
-use tidewater_centre::engine::script::Script;
-use tidewater_centre::engine::scripts::{CheckedScript, SetColumn};
 use tidewater_centre::engine::sql::sql_dialect::{SqlDialect as _, StepLock};
 use tidewater_centre::engine::sql::system_dialect::SystemDialect as _;
 use tidewater_centre::engine::state::own_tables;
@@ -80,21 +71,6 @@ impl ChangeTracking for SqliteCentre {
         numbers::take(connection, asked, &table.title).map_err(failure("taking numbers"))
     }
 
-    async fn check_query(
-        connection: &mut SqliteConnection,
-        (place, query, which): (&str, &ScopeQuery, WhichRule),
-        published: &CompiledTable<'_>,
-        catalog: &[TableInfo],
-        _: &ServedTable,
-    ) -> Result<(), CentreError> {
-        let rule = published.rule(which).into_iter();
-        let columns = rule.flat_map(|rule| {
-            let root = &catalog[rule.root(published.table)];
-            rule.columns.iter().map(|&it| &root.columns[it])
-        });
-        scope::check(connection, place, query, &columns.collect::<Vec<_>>())
-    }
-
     async fn scope_sources(
         connection: &mut SqliteConnection,
         catalog: &SqliteCatalog,
@@ -102,44 +78,6 @@ impl ChangeTracking for SqliteCentre {
     ) -> Result<ScopeSources, CentreError> {
         let found = scope_sources::find(connection, catalog, queries);
         found.map_err(failure("looking what partition queries read"))
-    }
-
-    async fn check_call(
-        connection: &mut SqliteConnection,
-        named: &str,
-        _: &CallableProcedure,
-        statement: &Script,
-    ) -> Result<StatementCheck, CentreError> {
-        check_statement(connection, named, statement, 0)
-    }
-
-    fn rows_sql(_: &ServedTable, columns: &[SetColumn], first: usize) -> String {
-        script::rows_sql(columns, first)
-    }
-
-    async fn check_script(
-        connection: &mut SqliteConnection,
-        named: &str,
-        script: &Script,
-        set: &[SetColumn],
-    ) -> Result<CheckedScript, CentreError> {
-        let rows = usize::from(!set.is_empty());
-        Ok(CheckedScript {
-            columns: check_statement(connection, named, script, rows)?.columns,
-            ..CheckedScript::default()
-        })
-    }
-
-    async fn check_allowed(
-        connection: &mut SqliteConnection,
-        named: &str,
-        query: &ScopeQuery,
-    ) -> Result<(), CentreError> {
-        scope::check_allowed(connection, named, query)
-    }
-
-    fn roles() -> Option<&'static dyn RoleAdapter<SqliteConnection, SqliteTables>> {
-        None
     }
 
     async fn found_tables(
@@ -255,10 +193,6 @@ impl ChangeTracking for SqliteCentre {
             .collect()
     }
 
-    fn is_pruned(answers: &[StatementResult]) -> Result<bool, CentreError> {
-        Ok(answers.iter().any(|log| !log.rows.is_empty()))
-    }
-
     async fn keyless_rows(
         connection: &mut SqliteConnection,
         tables: &[String],
@@ -278,21 +212,8 @@ impl ChangeTracking for SqliteCentre {
         prune::about_log_sizes(connection)
     }
 
-    async fn begin_pruning(connection: &mut SqliteConnection) -> Result<bool, CentreError> {
+    async fn begin_pruning(connection: &mut SqliteConnection) -> Result<PruningStart, CentreError> {
         prune::begin(connection)
-    }
-
-    async fn end_pruning(
-        _: &mut SqliteConnection,
-        result: Result<(), CentreError>,
-    ) -> Result<(), CentreError> {
-        match result {
-            // It gives way to other writers.
-            Err(error) if error.is_retryable() || matches!(error, CentreError::Locked { .. }) => {
-                Ok(())
-            }
-            result => result,
-        }
     }
 
     async fn prune_logs(

@@ -136,20 +136,6 @@ fn decimal_scale(arguments: Option<&str>) -> Option<Option<u16>> {
     }
 }
 
-/// Whether values of one type can be values of the other, as SQLite stores them: numbers,
-/// texts and bytes are three different things.
-pub(super) fn alike(one: ColumnType, other: ColumnType) -> bool {
-    let class = |column_type| match column_type {
-        ColumnType::Integer
-        | ColumnType::Boolean
-        | ColumnType::Real
-        | ColumnType::Decimal { .. } => 0,
-        ColumnType::Bytes => 1,
-        _ => 2,
-    };
-    class(one) == class(other)
-}
-
 /// Whether a column of this declared type has TEXT affinity.
 pub(super) fn is_kept_as_text(declared: &str) -> bool {
     let upper = declared.to_ascii_uppercase();

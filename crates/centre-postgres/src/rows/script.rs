@@ -15,12 +15,10 @@ use crate::array::Array;
 use crate::decoder::RowDecoder;
 use crate::driver_error::{centre_error, statement_failed};
 use crate::publication::ServedTable;
-use crate::quote::ident;
 use crate::script_times;
 use crate::system_statement::all_at_once;
 use crate::values::PostgresType;
-use tidewater_centre::engine::scripts::{self, SCRIPT_TIMEOUT, SetColumn};
-use tidewater_centre::engine::sql::column::SqlColumn as _;
+use tidewater_centre::engine::scripts::{self, SCRIPT_TIMEOUT};
 use tidewater_centre::engine::upload::refusal_reason::RefusalReason;
 use tidewater_centre::engine::upload::upload_writer::{RowSet, ScriptOutcome};
 
@@ -227,23 +225,4 @@ async fn run_with(
     }
     let changed = rows.rows_affected().filter(|_| statement.counts);
     Ok((changed, first))
-}
-
-/// See [`rows_sql`](tidewater_centre::engine::change_tracking::ChangeTracking::rows_sql): an array for each
-/// column.
-pub(crate) fn rows_sql(table: &ServedTable, columns: &[SetColumn], first: usize) -> String {
-    let arrays = columns.iter().zip(first..);
-    let arrays =
-        arrays.map(|(column, number)| Array::parameter(table.columns[column.index].kind, number));
-    let aliases = (0..columns.len()).map(|at| format!("c{at}"));
-    let named = columns.iter().enumerate().map(|(at, column)| {
-        let value = table.columns[column.index].input(&format!("i.c{at}"));
-        format!("{value} AS {}", ident(&column.name))
-    });
-    format!(
-        "(SELECT {} FROM unnest({}) AS i({}))",
-        named.collect::<Vec<_>>().join(", "),
-        arrays.collect::<Vec<_>>().join(", "),
-        aliases.collect::<Vec<_>>().join(", "),
-    )
 }

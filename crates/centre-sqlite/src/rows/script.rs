@@ -7,7 +7,7 @@
 
 use std::collections::HashMap;
 
-use std::fmt::{Debug, Write};
+use std::fmt::Debug;
 use std::time::Instant;
 
 use rusqlite::params_from_iter;
@@ -21,7 +21,7 @@ use crate::arguments::{bound, of_script};
 use crate::calls::STEPS;
 use crate::connection::SqliteConnection;
 use crate::row::savepoint;
-use crate::{download, failure, quote};
+use crate::{download, failure};
 use tidewater_centre::engine::scripts::{SCRIPT_TIMEOUT, ScriptStatement, SetColumn};
 use tidewater_centre::engine::upload::refusal_reason::RefusalReason;
 use tidewater_centre::engine::upload::upload_writer::{RowSet, ScriptOutcome};
@@ -201,25 +201,7 @@ fn one(
     Ok((connection.changes(), first))
 }
 
-/// See [`rows_sql`](tidewater_centre::engine::change_tracking::ChangeTracking::rows_sql): one parameter, a JSON
-/// array of arrays.
-pub(crate) fn rows_sql(columns: &[SetColumn], number: usize) -> String {
-    let mut sql = String::from("(SELECT ");
-    for (at, column) in columns.iter().enumerate() {
-        let comma = if at == 0 { "" } else { ", " };
-        let _ = write!(
-            sql,
-            "{comma}CASE json_type(value, '$[{at}]') WHEN 'object' \
-             THEN unhex(json_extract(value, '$[{at}].hex')) \
-             ELSE json_extract(value, '$[{at}]') END AS {}",
-            quote(&column.name)
-        );
-    }
-    let _ = write!(sql, " FROM json_each(?{number}))");
-    sql
-}
-
-/// A value as [`rows_sql`] reads it.
+/// A value as [`set_relation`](crate::dialect::SqliteDialect) reads it.
 fn encode(column: &SetColumn, value: &Value) -> Json {
     match bound(column.column_type, value) {
         Native::Null => Json::Null,

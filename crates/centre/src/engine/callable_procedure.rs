@@ -17,15 +17,6 @@ pub struct CallableProcedure {
     pub(super) allow: Option<Script>,
 }
 
-/// What an adapter finds out about a statement.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct StatementCheck {
-    /// The names of the columns that it yields.
-    pub columns: Vec<String>,
-    /// Whether it changes something, if that is known.
-    pub writes: Option<bool>,
-}
-
 impl CallableProcedure {
     /// Its name.
     pub fn name(&self) -> &str {

@@ -11,8 +11,8 @@ use super::catalog::{CatalogReader, listed};
 use super::connection::{DatabaseConnection, TransactionMode};
 use super::database::{Database, Job, WorkerConnection};
 use super::{
-    deploy, events, explain, follow, numbers, once, preview, procedure, prune, recorded, records,
-    refusals, scripts, session, state,
+    activity, deploy, events, explain, follow, numbers, once, preview, procedure, prune, recorded,
+    records, refusals, scripts, session, state,
 };
 use crate::centre::{Centre, Worker};
 use crate::deploy_report::DeployReport;
@@ -131,7 +131,10 @@ impl<D: Database> Centre for EngineCentre<D> {
     }
 
     fn other_sessions(&self) -> CentreResult<'_, u64> {
-        self.0.run(job!(|connection| D::other_sessions(connection)))
+        self.0
+            .run(job!(|connection| activity::count_other_sessions::<D>(
+                connection
+            )))
     }
 
     fn run_statements<'a>(&'a self, sql: &'a str) -> CentreResult<'a, ()> {
@@ -318,7 +321,7 @@ impl<D: Database> Centre for EngineCentre<D> {
         self.0.run(job!(|connection| async {
             state::check::<D>(connection).await?;
             let logs = D::log_sizes(connection).await?;
-            let blockers = D::blockers(connection).await?;
+            let blockers = activity::read_blockers::<D>(connection).await?;
             let tables = recorded::DeploymentRecord::read(connection).await?.tables();
             let keyless_rows = D::keyless_rows(connection, &tables).await?;
             let status = records::status(connection, logs, blockers).await?;
@@ -332,7 +335,7 @@ impl<D: Database> Centre for EngineCentre<D> {
     fn pulse(&self) -> CentreResult<'_, CentrePulse> {
         self.0.run(job!(|connection| async {
             state::check::<D>(connection).await?;
-            let (oldest_transaction_ms, lock_waits) = D::load(connection).await?;
+            let (oldest_transaction_ms, lock_waits) = activity::read_load::<D>(connection).await?;
             Ok(CentrePulse {
                 oldest_transaction_ms,
                 lock_waits,

@@ -1,24 +1,20 @@
-//! What the engine asks of a database to notice the changes of tables: reading its catalog, and making, checking and pruning change logs.
+//! What the engine asks of a database to notice the changes of tables: reading its catalog, and making and pruning change logs.
 
 use tidewater_protocol::Table;
 
 use crate::deploy_report::{DeployStep, MissingRight};
-use crate::engine::callable_procedure::{CallableProcedure, StatementCheck};
-use crate::engine::catalog::{CatalogReader, TableInfo};
+use crate::engine::catalog::CatalogReader;
 use crate::engine::change_log::ChangeLog;
-use crate::engine::compile::{CompiledTable, WhichRule};
-use crate::engine::connection::{DatabaseConnection, StatementResult, SystemStatement};
+use crate::engine::compile::CompiledTable;
+use crate::engine::connection::{DatabaseConnection, SystemStatement};
 use crate::engine::deployment_step::{DeploymentStep, ExistingChangeLogs, ScopeSources};
 use crate::engine::publication::Publication;
-use crate::engine::role_assumption::RoleAdapter;
 use crate::engine::scope_query::ScopeQuery;
-use crate::engine::script::Script;
-use crate::engine::scripts::{CheckedScript, SetColumn};
 use crate::engine::sql::lexing::SqlLexing;
 use crate::engine::sql::served_table::{ServedTable, TableAdapter};
 use crate::engine::sql::sql_dialect::SqlDialect;
 use crate::error::CentreError;
-use crate::records::{BlockingTransaction, KeylessRows};
+use crate::records::KeylessRows;
 
 /// Numbers that are asked for.
 #[derive(Clone, Copy, Debug)]
@@ -50,6 +46,17 @@ pub struct RoleRights {
     pub missing: Vec<MissingRight>,
     /// What it may not do afterwards.
     pub warnings: Vec<String>,
+}
+
+/// How pruning goes on once a connection is prepared for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PruningStart {
+    /// Not at all: another connection is at it.
+    Elsewhere,
+    /// In the transaction that is open, which is committed at the end.
+    InTransaction,
+    /// Statement by statement. It gives way to others that write.
+    GivingWay,
 }
 
 /// How changes are noticed that anybody makes to published tables.
@@ -93,19 +100,6 @@ pub trait ChangeTracking: Send + Sync + 'static {
         catalog: &Self::Catalog,
     ) -> ServedTable<Self::Tables>;
 
-    /// Checks that the query of a rule can be run, and yields what the partition columns are. What
-    /// is asked: the query, named with its place in the configuration, and the table's rule.
-    ///
-    /// # Errors
-    /// See [`crate::engine::scope_query::wrong`].
-    fn check_query(
-        connection: &mut Self::Connection,
-        asked: (&str, &ScopeQuery, WhichRule),
-        published: &CompiledTable<'_>,
-        catalog: &[TableInfo],
-        table: &ServedTable<Self::Tables>,
-    ) -> impl Future<Output = Result<(), CentreError>> + Send;
-
     /// What has to be done so that writes to the tables which these queries read are noted, and
     /// writes to no others, and of which tables that cannot be. It is asked in the transaction of
     /// deploying.
@@ -124,33 +118,6 @@ pub trait ChangeTracking: Send + Sync + 'static {
         table: &ServedTable<Self::Tables>,
     ) -> impl Future<Output = Result<Vec<(i64, i64)>, CentreError>> + Send;
 
-    /// Checks that the query for the values that a parameter may have can be run, and yields one
-    /// column. It is named with its place in the configuration.
-    ///
-    /// # Errors
-    /// See [`crate::engine::scope_query::wrong`].
-    fn check_allowed(
-        connection: &mut Self::Connection,
-        named: &str,
-        query: &ScopeQuery,
-    ) -> impl Future<Output = Result<(), CentreError>> + Send;
-
-    /// Checks that a statement of a procedure can be run. It is named with its place in the
-    /// configuration.
-    ///
-    /// # Errors
-    /// See [`crate::engine::scope_query::wrong`].
-    fn check_call(
-        connection: &mut Self::Connection,
-        named: &str,
-        procedure: &CallableProcedure,
-        statement: &Script,
-    ) -> impl Future<Output = Result<StatementCheck, CentreError>> + Send;
-
-    /// How a statement spells the relation of a table's rows that has these columns, by parameters
-    /// from this number on: [`Rows::run_set`](super::upload::upload_writer::UploadWriter::run_set) binds them.
-    fn rows_sql(table: &ServedTable<Self::Tables>, columns: &[SetColumn], first: usize) -> String;
-
     /// The rows of these tables, as remotes call them, that have no key. Where a primary key is never
     /// NULL there are none.
     fn keyless_rows(
@@ -160,33 +127,6 @@ pub trait ChangeTracking: Send + Sync + 'static {
         let _ = (connection, tables);
         async { Ok(Vec::new()) }
     }
-
-    /// Checks that it can be told up to when everything is visible that was written, by
-    /// [`Opened::safe_until`](super::download::OpenedSubscription::safe_until).
-    ///
-    /// # Errors
-    /// See [`crate::engine::scope_query::wrong`].
-    fn check_safe_time(
-        connection: &mut Self::Connection,
-    ) -> impl Future<Output = Result<(), CentreError>> + Send {
-        let _ = connection;
-        async { Ok(()) }
-    }
-
-    /// Checks that a statement of a script can be run, which reads a relation of these columns, if it
-    /// reads one. It is named by its file.
-    ///
-    /// # Errors
-    /// See [`crate::engine::scope_query::wrong`].
-    fn check_script(
-        connection: &mut Self::Connection,
-        named: &str,
-        script: &Script,
-        set: &[SetColumn],
-    ) -> impl Future<Output = Result<CheckedScript, CentreError>> + Send;
-
-    /// The roles under which remotes may act; `None` if the database has no roles.
-    fn roles() -> Option<&'static dyn RoleAdapter<Self::Connection, Self::Tables>>;
 
     /// Makes the adapter's part of the server's own tables, in neutral SQL but for the types.
     const LOGS: &str;
@@ -248,14 +188,6 @@ pub trait ChangeTracking: Send + Sync + 'static {
         async { Ok(Vec::new()) }
     }
 
-    /// See [`crate::Centre::other_sessions`]. A database that cannot tell counts none.
-    fn other_sessions(
-        connection: &mut Self::Connection,
-    ) -> impl Future<Output = Result<u64, CentreError>> + Send {
-        let _ = connection;
-        async { Ok(0) }
-    }
-
     /// Completes what is going to be served.
     fn complete(
         connection: &mut Self::Connection,
@@ -269,11 +201,8 @@ pub trait ChangeTracking: Send + Sync + 'static {
     ) -> impl Future<Output = Result<String, CentreError>> + Send;
 
     /// What has to be asked to tell whether change logs go back to a position, for
-    /// [`DatabaseConnection::gather`].
+    /// [`DatabaseConnection::gather`]: it yields rows if they do not.
     fn ask_pruned(position: &[u8]) -> Vec<SystemStatement>;
-
-    /// Judges the answers to [`Self::ask_pruned`].
-    fn is_pruned(answers: &[StatementResult]) -> Result<bool, CentreError>;
 
     /// The change logs: the table's name and about how many entries there are.
     fn log_sizes(
@@ -287,34 +216,10 @@ pub trait ChangeTracking: Send + Sync + 'static {
         Self::log_sizes(connection)
     }
 
-    /// When the oldest transaction that is open began, and how many sessions wait for a lock. A
-    /// database that cannot tell tells neither.
-    fn load(
-        connection: &mut Self::Connection,
-    ) -> impl Future<Output = Result<(Option<i64>, Option<u64>), CentreError>> + Send {
-        let _ = connection;
-        async { Ok((None, None)) }
-    }
-
-    /// See [`crate::records::CentreStatus::blockers`]. A database that cannot tell names none.
-    fn blockers(
-        connection: &mut Self::Connection,
-    ) -> impl Future<Output = Result<Vec<BlockingTransaction>, CentreError>> + Send {
-        let _ = connection;
-        async { Ok(Vec::new()) }
-    }
-
-    /// Prepares a connection for pruning. False if another one is at it.
+    /// Prepares a connection for pruning.
     fn begin_pruning(
         connection: &mut Self::Connection,
-    ) -> impl Future<Output = Result<bool, CentreError>> + Send;
-
-    /// Ends what [`Self::begin_pruning`] began, and judges how it went: to have given way to others
-    /// is no error.
-    fn end_pruning(
-        connection: &mut Self::Connection,
-        result: Result<(), CentreError>,
-    ) -> impl Future<Output = Result<(), CentreError>> + Send;
+    ) -> impl Future<Output = Result<PruningStart, CentreError>> + Send;
 
     /// Drops what no watermark from `before_ms` on needs of change logs, and the marks that are of
     /// no more use; counts the entries.

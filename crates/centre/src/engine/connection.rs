@@ -3,8 +3,9 @@
 //! [`super::sql`] has the statements; the adapter spells them as its database wants them. Parameters
 //! and results are plain values; a flag is an integer, 0 or 1.
 
-use tidewater_protocol::{RemoteId, UploadId, Value};
+use tidewater_protocol::{ColumnType, RemoteId, UploadId, Value};
 
+use crate::engine::described_statement::{DescribedStatement, DescriptionError};
 use crate::engine::flight::{FlightFailure, FlightStep};
 use crate::engine::sql::served_table::TableAdapter;
 use crate::engine::sql::sql_dialect::SqlDialect;
@@ -167,6 +168,14 @@ pub trait DatabaseConnection: Send {
     ) -> impl Future<Output = Result<(), CentreError>> + Send {
         self.execute("beginning a transaction", Self::DIALECT.begin(mode))
     }
+
+    /// Has the database read a statement of an operator without running it. Of its parameters these
+    /// types are told, in their order; the database finds out the others.
+    fn describe(
+        &mut self,
+        sql: &str,
+        told: &[Option<ColumnType>],
+    ) -> impl Future<Output = Result<DescribedStatement, DescriptionError>> + Send;
 
     /// Commits it.
     fn commit(&mut self) -> impl Future<Output = Result<(), CentreError>> + Send {

@@ -5,6 +5,7 @@
 //! [`crate::Worker`]s of that.
 
 pub mod acting;
+mod activity;
 pub mod assumed_role;
 pub mod call;
 pub mod callable_procedure;
@@ -18,6 +19,7 @@ pub mod connection;
 pub mod database;
 pub mod deploy;
 pub mod deployment_step;
+pub mod described_statement;
 pub mod download;
 mod events;
 pub mod evolution;
@@ -48,6 +50,7 @@ pub mod served_publications;
 mod session;
 pub mod sql;
 pub mod state;
+mod statement_check;
 pub mod thread;
 pub mod too_long;
 pub mod upload;

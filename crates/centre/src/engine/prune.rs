@@ -7,7 +7,7 @@ use super::sql::system::{
     settled_refusals, signing_keys, sync_history,
 };
 use super::state::check;
-use crate::engine::change_tracking::ChangeTracking;
+use crate::engine::change_tracking::{ChangeTracking, PruningStart};
 use crate::error::CentreError;
 use crate::records::{GIVEN_BACK_KEPT_MS, PruneReport, RetentionTimes};
 
@@ -27,12 +27,25 @@ pub(super) async fn prune<T: ChangeTracking>(
     random: [u8; 16],
 ) -> Result<PruneReport> {
     let mut pruned = PruneReport::default();
-    if !check::<T>(connection).await? || !T::begin_pruning(connection).await? {
+    if !check::<T>(connection).await? {
         return Ok(pruned);
     }
-    let result = pieces::<T>(connection, retention, now_ms, random, &mut pruned).await;
-    T::end_pruning(connection, result).await?;
+    let start = T::begin_pruning(connection).await?;
+    if start == PruningStart::Elsewhere {
+        return Ok(pruned);
+    }
+    let done = pieces::<T>(connection, retention, now_ms, random, &mut pruned).await;
+    match done {
+        Ok(()) if start == PruningStart::InTransaction => connection.commit().await?,
+        Err(error) if start == PruningStart::GivingWay && is_in_the_way(&error) => {}
+        done => done?,
+    }
     Ok(pruned)
+}
+
+/// Whether somebody else writes: what was not pruned, is the next time.
+fn is_in_the_way(error: &CentreError) -> bool {
+    error.is_retryable() || matches!(error, CentreError::Locked { .. })
 }
 
 async fn pieces<T: ChangeTracking>(

@@ -7,7 +7,7 @@ use tidewater_protocol::{ColumnType, RowShape, Table};
 
 use crate::engine::acting;
 use crate::engine::catalog::CatalogReader as _;
-use crate::engine::catalog::{TableInfo, named};
+use crate::engine::catalog::{ColumnInfo, TableInfo, named};
 use crate::engine::change_tracking::ChangeTracking;
 use crate::engine::compile::CompiledRule;
 use crate::engine::compile::{CompiledTable, WhichRule, compile};
@@ -17,12 +17,16 @@ use crate::engine::script::{Script, ScriptParameter};
 use crate::engine::scripts;
 use crate::engine::sql::column::SqlColumn;
 use crate::engine::sql::served_table::{ServedTable, log_column};
+use crate::engine::statement_check::{check_one_column, check_values};
 use crate::engine::window::Window;
 use crate::error::CentreError;
 use crate::nearest::nearest;
 use crate::publication::{ParameterSpec, PublicationSpec, RuleBy, TableSpec, WindowLength};
 
 type Result<T> = std::result::Result<T, CentreError>;
+
+/// What to do about a query that yields several columns, or none.
+const ONE_COLUMN: &str = "select one column";
 
 /// Compiles publications, and has the database read their queries.
 ///
@@ -76,8 +80,10 @@ pub async fn compile_one<T: ChangeTracking>(
             rule.table = index;
             if let Some(query) = &rule.query {
                 let named = values_query(&published.place);
-                let checked = (&*named, query, which);
-                T::check_query(connection, checked, published, infos, &served).await?;
+                let root = &infos[compiled.root(published.table)];
+                let columns = compiled.columns.iter().map(|&it| &root.columns[it]);
+                let columns: Vec<&ColumnInfo> = columns.collect();
+                check_values::<T>(connection, &named, query, &columns).await?;
             }
             match which {
                 WhichRule::Held(_) => rules.push(rule),
@@ -180,7 +186,7 @@ async fn permits<T: ChangeTracking>(
         }
         if let Some(permit) = Permit::from_spec::<T>(parameter, &place)? {
             let query = allowed_query(&place);
-            T::check_allowed(connection, &query, &permit.query).await?;
+            check_one_column::<T>(connection, &query, &permit.query, ONE_COLUMN).await?;
             permits.push(permit);
         }
     }
@@ -216,7 +222,7 @@ async fn rank_query<T: ChangeTracking>(
         inner,
         parameters: script.parameters,
     };
-    T::check_allowed(connection, &named, &query).await?;
+    check_one_column::<T>(connection, &named, &query, ONE_COLUMN).await?;
     Ok(Some(query))
 }
 

@@ -95,8 +95,9 @@ fn state<T: ChangeTracking>(
         let asked = ask_history::<T>(subscription).len();
         let history: Vec<StatementResult> = (0..asked).map(|_| next()).collect();
         let presented = subscription.watermark.is_some();
-        let history = presented.then(|| judge_history::<T>(&history));
-        state.histories.push(history.transpose()?);
+        state
+            .histories
+            .push(presented.then(|| judge_history(&history)));
     }
     Ok(state)
 }
@@ -112,12 +113,13 @@ fn ask_history<T: ChangeTracking>(subscription: &SubscriptionRequest) -> Vec<Sys
     asked
 }
 
-fn judge_history<T: ChangeTracking>(answers: &[StatementResult]) -> Result<HistoryCheck> {
-    Ok(match answers.split_first() {
-        Some((_, logs)) if T::is_pruned(logs)? => HistoryCheck::Pruned,
+fn judge_history(answers: &[StatementResult]) -> HistoryCheck {
+    let is_pruned = |logs: &[StatementResult]| logs.iter().any(|it| !it.rows.is_empty());
+    match answers.split_first() {
+        Some((_, logs)) if is_pruned(logs) => HistoryCheck::Pruned,
         Some((mark, _)) if !mark.rows.is_empty() => HistoryCheck::Known,
         _ => HistoryCheck::Unknown,
-    })
+    }
 }
 
 /// The centre's name, and the number of the last deployment.

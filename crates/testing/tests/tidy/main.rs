@@ -24,6 +24,8 @@ const PARTICIPLES: usize = 0;
 
 /// How many SQL statements stand in modules of the engine that are not below [`DIALECT_SQL`].
 const SQL_OF_THE_ENGINE: &[(&str, usize)] = &[
+    // Hints for people.
+    ("acting", 2),
     // A hint for people.
     ("catalog", 1),
     // A hint for people.

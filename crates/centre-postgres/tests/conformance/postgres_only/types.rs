@@ -6,6 +6,35 @@ use tidewater_centre_conformance::fixture::Fixture;
 use tidewater_centre_conformance::remote::{TestRemote, delete, insert, update};
 use tidewater_centre_conformance::world::{DeployedCentre, everyone, partitioned};
 
+/// What PostgreSQL converts in an assignment, a query may yield.
+#[tokio::test]
+async fn a_query_yields_what_can_be_written_to_a_column_of_a_domain() {
+    let ddl = "CREATE DOMAIN level AS integer; CREATE DOMAIN low AS level;
+         CREATE TABLE staff (login text, wide bigint, high level, word text);
+         CREATE TABLE door (id integer PRIMARY KEY, at low, name varchar(9));
+         INSERT INTO staff VALUES ('anna', 1, 1, 'n'); INSERT INTO door VALUES (7, 1, '1')";
+    let by = |column: &str, yields: &str| {
+        let values = format!("SELECT {yields} FROM staff WHERE login = {{s.username}}");
+        vec![partitioned("door", &[column], &values)]
+    };
+    let mut world = DeployedCentre::<PostgresFixture>::new(ddl, by("at", "high")).await;
+    for (column, yields) in [
+        ("at", "wide"),
+        ("at", "high"),
+        ("name", "high"),
+        ("name", "wide"),
+    ] {
+        world.specs[0].tables = by(column, yields);
+        world.deploy().await.unwrap();
+        let anna = TestRemote::synced(&world, "anna").await;
+        assert_eq!(anna.rows("door"), ["7|1|1"], "{yields}");
+    }
+    world.specs[0].tables = by("at", "word");
+    let error = world.deploy().await.unwrap_err().to_string();
+    let what = "yields text for the partition column \"at\", which is low";
+    assert!(error.contains(what), "{error}");
+}
+
 /// What a remote holds is no value of the type any more.
 #[tokio::test]
 async fn a_partition_whose_value_of_an_enumeration_is_renamed_leaves_and_comes_under_its_new_name()

@@ -7,15 +7,17 @@ use tidewater_protocol::{ColumnType, PublicationSchema, Table};
 use super::agreement::{
     beside_handlers, differing, leave_unserved, overwriting, resolves_by_script, together,
 };
+use super::check::CheckedScript;
 use super::events::parameter_type;
 use super::spelling::{
     NamedEvent, is_function_call, is_ignored, marked, named_event, without_braces,
 };
 use super::trial::{TrialTables, created_table};
 use super::{
-    CheckedScript, CompiledScript, EVENTS, ScriptEvent, ScriptForm, ScriptImages, ScriptStatement,
-    Scripts, SetColumn, Versions,
+    CompiledScript, EVENTS, ScriptEvent, ScriptForm, ScriptImages, ScriptStatement, Scripts,
+    SetColumn, Versions,
 };
+use crate::engine::activity::check_safe_time;
 use crate::engine::change_tracking::ChangeTracking;
 use crate::engine::scope_query::wrong;
 use crate::engine::script::{
@@ -23,6 +25,7 @@ use crate::engine::script::{
 };
 use crate::engine::sql::column::SqlColumn as _;
 use crate::engine::sql::served_table::ServedTable;
+use crate::engine::sql::set_relation::{RelationColumn, SetRelation};
 use crate::error::{CentreError, ScriptFault};
 use crate::nearest::nearest;
 use crate::publication::{PublicationSpec, ScriptSpec};
@@ -111,7 +114,7 @@ pub async fn compile<T: ChangeTracking>(
         }
     }
     if versions.values().any(Scripts::has_downloads) {
-        let checked = T::check_safe_time(connection).await;
+        let checked = check_safe_time::<T>(connection).await;
         noted(checked, &mut faults)?;
     }
     if !faults.is_empty() {
@@ -302,18 +305,18 @@ impl<T: ChangeTracking> ScriptReader<'_, T> {
                             would have to send or take";
                 return Err(wrong(&place, "has a COPY that only a client can run", hint));
             }
-            let set = match (table, served) {
+            let (set, of_rows) = match (table, served) {
                 (Some(table), Some(served)) if script.sql.contains(ROWS) => {
                     let set = set(&place, event, table)?;
-                    let relation = T::rows_sql(served, &set, script.parameters.len() + 1);
-                    script.sql = script.sql.replace(ROWS, &relation);
-                    set
+                    let relation = relation::<T>(served, &set, script.parameters.len() + 1);
+                    script.sql = script.sql.replace(ROWS, &relation.sql);
+                    (set, relation.parameters)
                 }
                 _ if script.sql.contains(ROWS) => {
                     let what = format!("names {{rows}}, which {} does not have", event.name);
                     return Err(wrong(&place, &what, "only events of uploaded rows have it"));
                 }
-                _ => Vec::new(),
+                _ => (Vec::new(), 0),
             };
             let mut types = Vec::with_capacity(script.parameters.len());
             for parameter in &mut script.parameters {
@@ -339,6 +342,7 @@ impl<T: ChangeTracking> ScriptReader<'_, T> {
                 typed,
                 types,
                 set,
+                of_rows,
             };
             let statement = self
                 .statement(connection, &mut compiled, statement, table)
@@ -384,6 +388,7 @@ impl<T: ChangeTracking> ScriptReader<'_, T> {
             typed,
             types,
             set,
+            of_rows,
         } = read;
         let event = compiled.event;
         let yields: Vec<ColumnType> = match (event.form, table) {
@@ -399,11 +404,12 @@ impl<T: ChangeTracking> ScriptReader<'_, T> {
             event.form,
             ScriptForm::Rows | ScriptForm::Keys | ScriptForm::Fetch
         );
-        let checked = self.trial.check::<T>(connection, place, &script, &set);
+        let checked = self.trial.check::<T>(connection, place, &script, of_rows);
         let mut checked = checked.await;
         if let (Err(CentreError::Configuration { .. }), Some(typed)) = (&checked, typed) {
             // The database may not find the types of parameters that it is not told.
-            let again = self.trial.check::<T>(connection, place, &typed, &set).await;
+            let again = self.trial.check::<T>(connection, place, &typed, of_rows);
+            let again = again.await;
             if again.is_ok() {
                 (checked, script) = (again, typed);
             }
@@ -439,9 +445,7 @@ impl<T: ChangeTracking> ScriptReader<'_, T> {
             check_order(place, event, table, found)?;
             if event.form == ScriptForm::Rows {
                 let lookup = lookup::<T>(table, (&script, &types));
-                let asked = self
-                    .trial
-                    .check::<T>(connection, place, &lookup.script, &[]);
+                let asked = self.trial.check::<T>(connection, place, &lookup.script, 0);
                 asked.await?;
                 compiled.by_key = Some(by_key(table, &lookup, &yields));
                 compiled.lookup = Some(lookup);
@@ -481,6 +485,8 @@ struct StatementText<'s> {
     typed: Option<Script>,
     types: Vec<ColumnType>,
     set: Vec<SetColumn>,
+    /// How many parameters the relation of these columns has.
+    of_rows: usize,
 }
 
 /// Parses the statements of a script; their question marks are numbered through.
@@ -685,6 +691,24 @@ fn set(place: &str, event: &ScriptEvent, table: &Table) -> Result<Vec<SetColumn>
         ScriptImages::Old => columns(true).collect(),
         ScriptImages::Both => columns(false).chain(columns(true)).collect(),
     })
+}
+
+/// The relation of these columns of a table, as a statement reads it.
+fn relation<T: ChangeTracking>(
+    served: &ServedTable<T::Tables>,
+    set: &[SetColumn],
+    first: usize,
+) -> SetRelation {
+    let columns = set.iter().enumerate().map(|(at, column)| {
+        let of_table = &served.columns[column.index];
+        RelationColumn {
+            name: &column.name,
+            parameter_type: of_table.parameter_type().to_owned(),
+            value: of_table.input(&format!("i.c{at}")),
+        }
+    });
+    let columns: Vec<RelationColumn<'_>> = columns.collect();
+    T::dialect().set_relation(&columns, first)
 }
 
 /// What the columns that a statement yields set: those of a procedure's answer the parameters that

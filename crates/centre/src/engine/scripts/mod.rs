@@ -6,6 +6,7 @@
 
 mod agreement;
 mod around;
+mod check;
 mod compile;
 mod events;
 mod running;
@@ -21,6 +22,7 @@ use std::time::Duration;
 use tidewater_protocol::ColumnType;
 
 pub use self::around::{ScriptConnection, check_one_version};
+pub use self::check::told_types;
 pub use self::compile::compile;
 pub use self::events::{
     COMMON, CONNECTION, EVENTS, ScriptEvent, ScriptForm, ScriptImages, ScriptTransaction, event,
@@ -43,17 +45,6 @@ pub const RESOLVING: [&str; 3] = [
 
 /// How long a statement of a script may take.
 pub const SCRIPT_TIMEOUT: Duration = Duration::from_secs(60);
-
-/// What a database says of a statement of a script.
-#[derive(Clone, Debug, Default)]
-pub struct CheckedScript {
-    /// The names of the columns that it yields.
-    pub columns: Vec<String>,
-    /// Those among them that are times without a zone.
-    pub zoneless: Vec<String>,
-    /// What its operator may not have thought of: each is a sentence about the statement.
-    pub warnings: Vec<String>,
-}
 
 /// The scripts of a publication, by version.
 pub type Versions = BTreeMap<String, Arc<Scripts>>;

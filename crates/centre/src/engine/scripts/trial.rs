@@ -3,7 +3,7 @@
 
 use std::collections::HashSet;
 
-use super::{CheckedScript, SetColumn};
+use super::check::{self, CheckedScript};
 use crate::engine::change_tracking::ChangeTracking;
 use crate::engine::connection::DatabaseConnection;
 use crate::engine::script::{Script, first_word};
@@ -82,23 +82,23 @@ impl TrialTables {
         }
     }
 
-    /// Has the database read a statement; see [`ChangeTracking::check_script`].
+    /// Has the database read a statement; see [`check::check`].
     pub(super) async fn check<T: ChangeTracking>(
         &self,
         connection: &mut T::Connection,
         named: &str,
         script: &Script,
-        set: &[SetColumn],
+        of_rows: usize,
     ) -> Result<CheckedScript> {
         if self.created.is_none() {
-            let checked = T::check_script(connection, named, script, set).await;
+            let checked = check::check::<T>(connection, named, script, of_rows).await;
             if let Some(go_on) = self.go_on {
                 connection.execute(WHAT, go_on).await?;
             }
             return checked;
         }
         connection.execute(WHAT, SAVE).await?;
-        let checked = T::check_script(connection, named, script, set).await;
+        let checked = check::check::<T>(connection, named, script, of_rows).await;
         // What can be read may have been asked in another way, too, that the database refused.
         connection.execute(WHAT, UNDO).await?;
         checked

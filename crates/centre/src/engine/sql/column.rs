@@ -34,11 +34,6 @@ pub trait SqlColumn: Clone + fmt::Debug + Send + Sync + 'static {
         value.to_owned()
     }
 
-    /// A parameter as a value of its type.
-    fn input(&self, value: &str) -> String {
-        value.to_owned()
-    }
-
     /// The same of a partition's value; NULL if it is none any more.
     fn held(&self, value: &str) -> String {
         self.input(value)
@@ -81,6 +76,16 @@ pub trait SqlColumn: Clone + fmt::Debug + Send + Sync + 'static {
     /// of a parameter by itself.
     fn typed_parameter(&self, _parameter: &str) -> Option<String> {
         None
+    }
+
+    /// The type of a parameter that carries its values, where the database has to be told.
+    fn parameter_type(&self) -> &str {
+        ""
+    }
+
+    /// The value of such a parameter as one of its type.
+    fn input(&self, value: &str) -> String {
+        value.to_owned()
     }
 
     /// The column of a table with this prefix, such as `t.`, as a result that can be read.

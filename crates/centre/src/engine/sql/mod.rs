@@ -9,11 +9,14 @@
 //! spells them ([`column`]), joins along routes ([`rule_route`]). What else databases do in their own
 //! way, a [`sql_dialect::SqlDialect`] says. The statements themselves are the adapter's.
 
+pub mod activity_sql;
 pub mod column;
 pub mod lexing;
 pub mod reading;
+pub mod role_sql;
 pub mod rule_route;
 pub mod served_table;
+pub mod set_relation;
 pub mod sql_dialect;
 pub mod statement_shape;
 pub mod system;

@@ -1,8 +1,12 @@
 //! How a database spells statements on the application's tables, and how it reads those of operators.
 
+use super::activity_sql::ActivitySql;
 use super::lexing::SqlLexing;
+use super::role_sql::RoleSql;
+use super::set_relation::{RelationColumn, SetRelation};
 use super::system_dialect::SystemDialect;
 use crate::engine::connection::{SystemStatement, TransactionMode};
+use crate::engine::described_statement::DescribedColumn;
 use crate::error::CentreError;
 
 /// What a step on a table needs.
@@ -91,6 +95,9 @@ pub trait SqlDialect: SystemDialect {
     fn is_denied(&self, _error: &CentreError) -> bool {
         false
     }
+    /// The relation of a set of rows that has these columns, by parameters from this number on:
+    /// [`run_set`](crate::engine::upload::upload_writer::UploadWriter::run_set) binds them.
+    fn set_relation(&self, columns: &[RelationColumn<'_>], first: usize) -> SetRelation;
 
     /// The collation that compares texts byte by byte.
     fn byte_collation(&self) -> &'static str;
@@ -114,6 +121,42 @@ pub trait SqlDialect: SystemDialect {
     /// Whether it takes several statements for one call.
     fn takes_several_statements(&self) -> bool {
         true
+    }
+
+    /// What an operator does about a statement that the database does not take, if it advises nothing.
+    fn trial_hint(&self) -> &'static str {
+        "try it in a shell of the database with values in place of the parameters"
+    }
+
+    /// The neutral text that asks about the type `?1` of a query's column, as the database names it,
+    /// and the declared type `?2` of a table's column: it yields what the former is called for
+    /// people, and whether its values can be written to the latter; nothing if that is not to be
+    /// compared. `None` where the database converts what is stored alike.
+    fn assignment_sql(&self) -> Option<&'static str> {
+        None
+    }
+
+    /// A statement of an operator with all that it yields in a form that can be read; `None` if that
+    /// is so already.
+    fn readable_query(&self, _sql: &str, _columns: &[DescribedColumn]) -> Option<String> {
+        None
+    }
+
+    /// The neutral text that yields the time zone of the session, and the names of the columns without
+    /// a zone that the words `{rows TEXT}` of a statement name. `None` where times of scripts are
+    /// compared as they are written.
+    fn zoneless_sql(&self) -> Option<&'static str> {
+        None
+    }
+
+    /// What it tells of other sessions.
+    fn activity(&self) -> ActivitySql {
+        ActivitySql::default()
+    }
+
+    /// The statements about roles under which remotes may act; `None` if the database has no roles.
+    fn roles(&self) -> Option<&'static RoleSql> {
+        None
     }
 
     /// Whether a statement that fails ends its transaction, unless that goes back to a savepoint.
