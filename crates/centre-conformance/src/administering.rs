@@ -40,7 +40,7 @@ pub fn remote(number: u8, user: &str) -> RemoteRecord {
 }
 
 pub async fn users_are_kept<F: Fixture>() {
-    let world = world::<F>().await;
+    let world = DeployedCentre::<F>::without_publications().await;
     let centre = &world.centre;
     let odd = "o'brien\"; --";
     for name in ["berta", odd, "anna"] {
@@ -69,7 +69,7 @@ pub async fn users_are_kept<F: Fixture>() {
 }
 
 pub async fn remotes_and_credentials_are_kept<F: Fixture>() {
-    let world = world::<F>().await;
+    let world = DeployedCentre::<F>::without_publications().await;
     let mut worker = world.worker().await;
     world.centre.add_user(&user("anna")).await.unwrap();
     let first = remote(1, "anna");
@@ -272,7 +272,7 @@ pub async fn conflicts_and_refused_rows_are_forgotten_in_time<F: Fixture>() {
 }
 
 pub async fn a_list_of_users_is_added_as_a_whole_or_not_at_all<F: Fixture>() {
-    let world = world::<F>().await;
+    let world = DeployedCentre::<F>::without_publications().await;
     let centre = &world.centre;
     let mut berta = user("berta");
     berta.disabled = true;
@@ -301,7 +301,7 @@ pub async fn a_list_of_users_is_added_as_a_whole_or_not_at_all<F: Fixture>() {
 }
 
 pub async fn signing_keys_are_added_and_retired_but_never_the_last<F: Fixture>() {
-    let world = world::<F>().await;
+    let world = DeployedCentre::<F>::without_publications().await;
     let centre = &world.centre;
     let first = centre.signing_keys().await.unwrap();
     assert_eq!(first.len(), 1);
@@ -331,7 +331,7 @@ pub async fn signing_keys_are_added_and_retired_but_never_the_last<F: Fixture>()
 }
 
 pub async fn remotes_that_are_shut_out_are_told_with_the_reason<F: Fixture>() {
-    let world = world::<F>().await;
+    let world = DeployedCentre::<F>::without_publications().await;
     let mut worker = world.worker().await;
     for name in ["anna", "berta"] {
         world.centre.add_user(&user(name)).await.unwrap();

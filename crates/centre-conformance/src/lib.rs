@@ -56,23 +56,34 @@ pub mod waiting;
 pub mod windows;
 pub mod writing;
 
+/// Runs the cases that need no more of an adapter than a connection, a dialect and the server's own
+/// tables. A new adapter passes them first, before it publishes anything.
+#[macro_export]
+macro_rules! first_group {
+    ($fixture:ty) => {
+        $crate::suite!(@cases $fixture;
+            administering::users_are_kept,
+            administering::remotes_and_credentials_are_kept,
+            administering::a_list_of_users_is_added_as_a_whole_or_not_at_all,
+            administering::signing_keys_are_added_and_retired_but_never_the_last,
+            administering::remotes_that_are_shut_out_are_told_with_the_reason,
+        );
+    };
+}
+
 /// Runs every case of the suite on one database.
 #[macro_export]
 macro_rules! suite {
     ($fixture:ty) => {
+        $crate::first_group!($fixture);
         $crate::suite!(@cases $fixture;
             acting::rows_that_refer_to_each_other_are_deleted_together,
             acting::many_rows_that_refer_to_one_are_deleted_with_it,
-            administering::users_are_kept,
             administering::the_pulse_tells_the_logs_and_who_was_away_longest,
-            administering::remotes_and_credentials_are_kept,
             administering::a_removed_user_takes_remotes_and_subscriptions_with_him,
             administering::syncs_are_remembered_and_forgotten_in_time,
             administering::incidents_are_remembered_and_forgotten_in_time,
             administering::conflicts_and_refused_rows_are_forgotten_in_time,
-            administering::a_list_of_users_is_added_as_a_whole_or_not_at_all,
-            administering::signing_keys_are_added_and_retired_but_never_the_last,
-            administering::remotes_that_are_shut_out_are_told_with_the_reason,
             calling::each_call_of_a_list_is_a_transaction_of_its_own,
             calling::a_call_with_another_answer_than_it_returns_is_undone,
             calling::a_call_that_is_too_large_is_undone_and_others_go_on,

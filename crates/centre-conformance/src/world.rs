@@ -41,6 +41,19 @@ impl<F: Fixture> DeployedCentre<F> {
         world
     }
 
+    /// Of an empty database, with nothing published.
+    pub async fn without_publications() -> DeployedCentre<F> {
+        let fixture = F::new().await;
+        let mut world = DeployedCentre {
+            centre: F::connect(&fixture.url()).await.unwrap(),
+            fixture,
+            specs: Vec::new(),
+            schemas: Vec::new(),
+        };
+        world.deploy().await.unwrap();
+        world
+    }
+
     /// Deploys what `specs` says, whatever remotes have pending, and loads it.
     pub async fn deploy(&mut self) -> Result<DeployReport, CentreError> {
         let deploy = self.centre.deploy_refusing_pending(&self.specs, NOW_MS);

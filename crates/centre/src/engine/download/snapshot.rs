@@ -433,6 +433,8 @@ impl<D: SnapshotDriver> Snapshot<D> {
             let fetch = format!("FETCH {KEYS_AT_ONCE} FROM tidewater_keys");
             let mut statement = TableStatement::new(READING, fetch);
             statement.yields.clone_from(&kinds);
+            // The cursor of another table has other columns.
+            statement.usage = StatementUse::Once;
             let mut found: Vec<Vec<Value>> = Vec::new();
             let step = FlightStep::table(statement, |key| {
                 found.push(key.iter().map(Datum::to_value).collect());
