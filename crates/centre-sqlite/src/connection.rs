@@ -11,6 +11,7 @@ use rusqlite::types::{ToSqlOutput, ValueRef as Stored};
 use tidewater_protocol::Value;
 
 use super::dialect::SqliteDialect;
+use super::environment::DeploymentCommits;
 use super::failure;
 use tidewater_centre::engine::connection::{
     self, Durability, ResultRow, StatementResult, SystemStatement,
@@ -21,19 +22,44 @@ use tidewater_centre::engine::sql::system_dialect::SystemDialect as _;
 use tidewater_centre::error::CentreError;
 
 /// A connection to the file.
-pub(crate) struct SqliteConnection(pub(super) rusqlite::Connection);
+pub(crate) struct SqliteConnection {
+    connection: rusqlite::Connection,
+    deployment_commits: DeploymentCommits,
+}
+
+impl SqliteConnection {
+    pub(super) fn new(
+        connection: rusqlite::Connection,
+        deployment_commits: DeploymentCommits,
+    ) -> SqliteConnection {
+        SqliteConnection {
+            connection,
+            deployment_commits,
+        }
+    }
+
+    /// Whether the process lives on to the next commit.
+    fn live_on(&self) -> Result<(), CentreError> {
+        match &self.deployment_commits {
+            DeploymentCommits::Each(lives_on) if !lives_on() => Err(CentreError::Unavailable {
+                message: "the environment has the process die here".into(),
+            }),
+            _ => Ok(()),
+        }
+    }
+}
 
 impl Deref for SqliteConnection {
     type Target = rusqlite::Connection;
 
     fn deref(&self) -> &rusqlite::Connection {
-        &self.0
+        &self.connection
     }
 }
 
 impl DerefMut for SqliteConnection {
     fn deref_mut(&mut self) -> &mut rusqlite::Connection {
-        &mut self.0
+        &mut self.connection
     }
 }
 
@@ -128,6 +154,10 @@ fn run_once<'v>(
 impl connection::DatabaseConnection for SqliteConnection {
     const DIALECT: &'static dyn SqlDialect = &SqliteDialect;
 
+    fn has_transactional_ddl(&self) -> bool {
+        matches!(self.deployment_commits, DeploymentCommits::Together)
+    }
+
     async fn flight(
         &mut self,
         what: &'static str,
@@ -164,6 +194,9 @@ impl connection::DatabaseConnection for SqliteConnection {
     }
 
     async fn execute(&mut self, what: &str, sql: &str) -> Result<(), CentreError> {
+        if self.is_autocommit() {
+            self.live_on()?;
+        }
         let executed = self.execute_batch(sql);
         executed.map_err(|error| match failure("deploying")(error) {
             CentreError::StatementFailed {
@@ -182,6 +215,7 @@ impl connection::DatabaseConnection for SqliteConnection {
     }
 
     async fn commit(&mut self) -> Result<(), CentreError> {
+        self.live_on()?;
         let committed = self.execute_batch("COMMIT");
         committed.map_err(failure("committing a transaction"))
     }

@@ -16,6 +16,7 @@ pub mod compile;
 pub mod connection;
 pub mod database;
 pub mod deploy;
+mod deployment_journal;
 pub mod deployment_step;
 pub mod download;
 mod events;
