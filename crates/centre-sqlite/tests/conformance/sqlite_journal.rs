@@ -210,6 +210,7 @@ async fn finish(
         remote.worker = world.worker().await;
         remote.migrate_to(world.schema());
         remote.download().await;
+        remote.before = None;
         remotes.push(remote);
     }
     for round in 1..3 {
