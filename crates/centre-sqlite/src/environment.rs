@@ -32,9 +32,9 @@ pub struct SqliteEnvironment {
 pub enum DeploymentCommits {
     /// All at once.
     Together,
-    /// Each by itself, as where DDL is not transactional. The deployment ends before the one for
-    /// which this says false, as if the process had died: so SQLite proves what other databases rely
-    /// on.
+    /// Each by itself, as where DDL is not transactional; nobody else may deploy meanwhile. Asked before
+    /// each commit, this says false where the process dies. So SQLite proves what other databases
+    /// rely on.
     Each(Arc<dyn Fn() -> bool + Send + Sync>),
 }
 

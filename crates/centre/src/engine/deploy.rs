@@ -13,8 +13,8 @@ use tidewater_protocol::Table;
 use super::catalog::{CatalogReader, listed};
 use super::compile::{follows, tables_differ};
 use super::connection::DatabaseConnection;
-use super::publication::Publication;
 use super::deployment_journal::{DeploymentJournal, run};
+use super::publication::Publication;
 use super::recorded::{DeploymentRecord, Random, past_schemas};
 use super::sql::system::meta;
 use super::state::{FoundState, check, create_tables, find_state, unfinished};
@@ -288,7 +288,8 @@ impl<T: ChangeTracking> DeploymentPlan<T> {
     /// Nothing may be left to do of a deployment that is unfinished all the same.
     fn finish_the_last(&mut self) {
         if self.is_unfinished {
-            let description = "finish the last deployment, which ended before it had done everything";
+            let description =
+                "finish the last deployment, which ended before it had done everything";
             let finish = DeploymentStep::record(description.to_owned(), Vec::new());
             self.steps.push(finish);
         }

@@ -1,7 +1,7 @@
 //! The steps of a deployment, and what an adapter tells of the change logs that are there.
 //!
 //! Where DDL commits by itself, a deployment can end between any two statements of its steps, and the
-//! next one makes its plan anew from what it finds ([`super::deployment_journal`]). So the statements
+//! next one makes its plan anew from what it finds (`deployment_journal.rs`). So the statements
 //! of every step keep three rules:
 //!
 //! - After each of them an application can write to its tables: a change log is there before the

@@ -49,8 +49,8 @@ pub trait SqlDialect: SystemDialect {
     }
 
     /// Whether DDL is part of the transaction in which it is run, so that a deployment is one. Where
-    /// each DDL statement commits, a deployment is a journal of steps:
-    /// [`super::super::deployment_journal`].
+    /// each DDL statement commits, a deployment is a journal of steps, and every job has to look
+    /// whether what is served is still deployed ([`super::super::deploy::reload`]).
     fn has_transactional_ddl(&self) -> bool {
         true
     }

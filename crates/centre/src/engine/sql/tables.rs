@@ -28,12 +28,11 @@ pub const ALL: &[&SystemTable] = &[
     &INCIDENT,
 ];
 
-/// The journal of a deployment, where DDL is not transactional: see
-/// [`super::super::deployment_journal`].
+/// The journal of a deployment. Only databases have it whose DDL is not transactional.
 pub static DEPLOYMENT_STEP: SystemTable = SystemTable {
     name: "deployment_step",
-    comment: "The steps of the running deployment that are not done yet. As long as there are any, \
- no server serves; the next deployment finishes what is left.",
+    comment: "The steps of the running deployment that are not done yet. As \
+ long as there are any, no server serves.",
     columns: &[
         SystemColumn::new("number", SystemType::Integer),
         SystemColumn::new("description", SystemType::Text),

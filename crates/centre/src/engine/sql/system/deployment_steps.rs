@@ -29,9 +29,8 @@ pub(in crate::engine) fn insert<'s>(
     steps: impl Iterator<Item = (&'s str, bool)>,
 ) -> SystemStatement {
     let rows = (1_i64..).zip(steps);
-    let rows = rows.map(|(number, (description, is_of_state))| {
-        system_row![number, description, is_of_state]
-    });
+    let rows = rows
+        .map(|(number, (description, is_of_state))| system_row![number, description, is_of_state]);
     each(INSERT, rows.collect())
 }
 
