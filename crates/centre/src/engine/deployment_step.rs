@@ -8,7 +8,7 @@
 //!   first trigger that names it, and is dropped after the last one.
 //! - What is made is listed before it is made, and taken from the list after it is gone: the next
 //!   plan finds by the list what is left of it.
-//! - A step that was carried out in part, or in full, changes nothing when a later plan has it again.
+//! - A step that was carried out in part, or in full, does no harm when a later plan has it again.
 
 use crate::deploy_report::DeployStep;
 use crate::engine::connection::SystemStatement;
