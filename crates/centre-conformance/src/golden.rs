@@ -34,8 +34,12 @@ pub fn check_spelling(dialect: &dyn SystemDialect, golden: &Path) {
 
 fn spell_all(dialect: &dyn SystemDialect) -> String {
     let mut all = String::new();
-    for table in tables::ALL {
-        all.push_str(&dialect.create_table(table));
+    let journal = &tables::DEPLOYMENT_STEP;
+    for table in tables::ALL.iter().copied().chain([journal]) {
+        for statement in dialect.create_table(table) {
+            all.push_str(&statement);
+            all.push_str(";\n");
+        }
         all.push('\n');
     }
     for (group, statements) in system::ALL {

@@ -296,6 +296,19 @@ impl TestRemote {
         self.schema = schema;
     }
 
+    /// Takes over the schema of another deployment, and keeps the rows of tables that are in both.
+    pub fn migrate_to(&mut self, schema: Arc<PublicationSchema>) {
+        let mut rows = vec![BTreeMap::new(); schema.tables.len()];
+        for (former, kept) in self.schema.tables.iter().zip(&mut self.rows) {
+            let mut tables = schema.tables.iter();
+            if let Some(index) = tables.position(|it| it.name == former.name) {
+                rows[index] = std::mem::take(kept);
+            }
+        }
+        self.before = Some(self.schema.hash().to_vec());
+        (self.rows, self.schema) = (rows, schema);
+    }
+
     /// A new remote that has downloaded for the first time.
     pub async fn synced<F: Fixture>(world: &DeployedCentre<F>, user: &str) -> TestRemote {
         let mut remote = TestRemote::new(world, user).await;

@@ -146,8 +146,8 @@ impl SqlDialect for PostgresDialect {
         format!("${number}")
     }
 
-    fn state_prelude(&self) -> &'static str {
-        state::SCHEMA_DDL
+    fn state_prelude(&self) -> &'static [&'static str] {
+        &[state::SCHEMA_DDL]
     }
 
     fn lock_title(&self, lock: StepLock, table: &str) -> String {

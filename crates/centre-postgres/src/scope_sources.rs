@@ -95,7 +95,7 @@ fn plan_table(row: &Row, sources: &mut ScopeSources) {
         );
         sources
             .steps
-            .push(DeploymentStep::sql(description, lock, drop).unneeded());
+            .push(DeploymentStep::sql(description, lock, vec![drop]).unneeded());
     } else if !can_be_watched || !may {
         let why = match can_be_watched {
             true => "the role that deploys has no TRIGGER privilege on it",
@@ -106,8 +106,8 @@ fn plan_table(row: &Row, sources: &mut ScopeSources) {
              partitions by it with its next regular sync"
         ));
     } else {
-        let sql = format!(
-            "{drop}CREATE TRIGGER {} AFTER INSERT OR UPDATE OR DELETE OR TRUNCATE ON {table} \
+        let create = format!(
+            "CREATE TRIGGER {} AFTER INSERT OR UPDATE OR DELETE OR TRUNCATE ON {table} \
              FOR EACH STATEMENT EXECUTE FUNCTION tidewater.note_scope_change();\n",
             ident(TRIGGER)
         );
@@ -115,7 +115,7 @@ fn plan_table(row: &Row, sources: &mut ScopeSources) {
             format!("note when {title} is written to, because a partition query reads it");
         sources
             .steps
-            .push(DeploymentStep::sql(description, lock, sql).unneeded());
+            .push(DeploymentStep::sql(description, lock, vec![drop, create]).unneeded());
     }
 }
 

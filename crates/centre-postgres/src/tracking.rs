@@ -51,7 +51,7 @@ impl ChangeTracking for PostgresCentre {
     type Tables = PostgresTables;
     type Log = LogSpec;
 
-    const LOGS: &str = state::LOGS;
+    const LOGS: &[&str] = &[state::LOGS];
 
     const UNSEEN: Option<&str> = Some(
         "changes made with session_replication_role = replica or by logical replication are only \
@@ -109,7 +109,8 @@ impl ChangeTracking for PostgresCentre {
         find_in_place(connection.client(), catalog, wanted).await
     }
 
-    fn make_log(log: &LogSpec, id: i64, catalog: &PostgresCatalog) -> String {
+    /// A text of several statements: nobody sees half of them.
+    fn make_log(log: &LogSpec, id: i64, catalog: &PostgresCatalog) -> Vec<String> {
         let (spec, id) = (log, id as i32);
         let text = |text: &str| literal(text).unwrap_or_else(|| "''".into());
         let partition: Vec<String> = spec.partition.iter().map(|name| text(name)).collect();
@@ -147,15 +148,15 @@ impl ChangeTracking for PostgresCentre {
             sql.push_str(&members::register(id, members));
         }
         // Whoever synced before this log existed knows nothing of the changes since.
-        sql + &everything(id.into())
+        vec![sql + &everything(id.into())]
     }
 
-    fn everything(id: i64) -> String {
-        everything(id)
+    fn everything(id: i64) -> Vec<String> {
+        vec![everything(id)]
     }
 
-    fn deployed(publications: &[Publication]) -> String {
-        tracked::remember_all(publications)
+    fn deployed(publications: &[Publication]) -> Vec<String> {
+        vec![tracked::remember_all(publications)]
     }
 
     async fn traces(
@@ -170,7 +171,7 @@ impl ChangeTracking for PostgresCentre {
                 DeploymentStep::sql(
                     description,
                     PostgresDialect.lock_title(StepLock::Everybody, title),
-                    drops,
+                    vec![drops],
                 )
             })
         });
@@ -178,8 +179,8 @@ impl ChangeTracking for PostgresCentre {
         let found = found_tables(connection.client(), &own_tables::<PostgresCentre>()).await?;
         if !found.is_empty() {
             let description = "remove the schema tidewater with everything in it".to_owned();
-            let drop = "DROP SCHEMA tidewater CASCADE".to_owned();
-            steps.push(DeploymentStep::sql(description, String::new(), drop));
+            let drop = vec!["DROP SCHEMA tidewater CASCADE".to_owned()];
+            steps.push(DeploymentStep::sql(description, String::new(), drop).of_state());
         }
         Ok(steps)
     }
@@ -441,7 +442,8 @@ impl RegisteredLog {
                 spec.title,
                 lost.what_happened()
             );
-            let send = DeploymentStep::sql(description, String::new(), everything(id.into()));
+            let everything = vec![everything(id.into())];
+            let send = DeploymentStep::sql(description, String::new(), everything);
             mends.push(send.unneeded());
         }
         for missing in missing {
@@ -451,14 +453,14 @@ impl RegisteredLog {
                 missing.names.join(", ")
             );
             let lock = PostgresDialect.lock_title(StepLock::Everybody, &missing.table);
-            let sql = missing.sql + &everything(id.into());
+            let sql = vec![missing.sql, everything(id.into())];
             mends.push(DeploymentStep::sql(description, lock, sql));
         }
         let registered = self.members.as_deref();
         if let Some(change) = registered.and_then(|it| members::plan_members(spec, id, it, catalog))
         {
             let lock = PostgresDialect.lock_title(StepLock::Writers, "the partitions");
-            mends.push(DeploymentStep::sql(change.description, lock, change.sql).unneeded());
+            mends.push(DeploymentStep::sql(change.description, lock, vec![change.sql]).unneeded());
         }
     }
 }
@@ -483,7 +485,10 @@ async fn find_in_place(
              compare what they hold"
                 .into(),
             String::new(),
-            format!("UPDATE tidewater.history SET place = {PLACE}; DELETE FROM tidewater.mark"),
+            vec![
+                format!("UPDATE tidewater.history SET place = {PLACE}"),
+                "DELETE FROM tidewater.mark".into(),
+            ],
         ));
     }
     let mut logs = Vec::new();
@@ -501,7 +506,7 @@ async fn find_in_place(
             table: log.table_name.clone(),
             identity,
             is_whole: whole.is_some(),
-            removal: LogSpec::drop(log.id),
+            removal: vec![LogSpec::drop(log.id)],
         });
     }
     mends.extend(strays(&registered, catalog, wanted));
@@ -541,7 +546,7 @@ fn strays(
         DeploymentStep::sql(
             description,
             PostgresDialect.lock_title(StepLock::Everybody, title),
-            drops,
+            vec![drops],
         )
         .unneeded()
     });

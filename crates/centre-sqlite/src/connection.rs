@@ -14,6 +14,7 @@ use super::arguments::of_script;
 use super::description::describe;
 use super::dialect::SqliteDialect;
 use super::download::values as read_values;
+use super::environment::DeploymentCommits;
 use super::failure;
 use super::publication::SqliteTables;
 use super::values::{self, SqliteKind};
@@ -28,19 +29,44 @@ use tidewater_centre::engine::sql::system_dialect::SystemDialect as _;
 use tidewater_centre::error::CentreError;
 
 /// A connection to the file.
-pub(crate) struct SqliteConnection(pub(super) rusqlite::Connection);
+pub(crate) struct SqliteConnection {
+    connection: rusqlite::Connection,
+    deployment_commits: DeploymentCommits,
+}
+
+impl SqliteConnection {
+    pub(super) fn new(
+        connection: rusqlite::Connection,
+        deployment_commits: DeploymentCommits,
+    ) -> SqliteConnection {
+        SqliteConnection {
+            connection,
+            deployment_commits,
+        }
+    }
+
+    /// Whether the process lives on to the next commit.
+    fn live_on(&self) -> Result<(), CentreError> {
+        match &self.deployment_commits {
+            DeploymentCommits::Each(lives_on) if !lives_on() => Err(CentreError::Unavailable {
+                message: "the environment has the process die here".into(),
+            }),
+            _ => Ok(()),
+        }
+    }
+}
 
 impl Deref for SqliteConnection {
     type Target = rusqlite::Connection;
 
     fn deref(&self) -> &rusqlite::Connection {
-        &self.0
+        &self.connection
     }
 }
 
 impl DerefMut for SqliteConnection {
     fn deref_mut(&mut self) -> &mut rusqlite::Connection {
-        &mut self.0
+        &mut self.connection
     }
 }
 
@@ -138,6 +164,13 @@ impl SqliteConnection {
         what: &str,
         step: FlightStep<'_, SqliteTables>,
     ) -> Result<StatementResult, CentreError> {
+        let commits = match &step {
+            FlightStep::Run(sql) => self.is_autocommit() && !sql.starts_with("BEGIN"),
+            step => matches!(step, FlightStep::Commit),
+        };
+        if commits {
+            self.live_on()?;
+        }
         let done = match step {
             FlightStep::Run(sql) => run_text(self, &sql),
             FlightStep::Commit => run_text(self, "COMMIT"),
@@ -247,6 +280,10 @@ impl connection::DatabaseConnection for SqliteConnection {
     type Tables = SqliteTables;
 
     const DIALECT: &'static dyn SqlDialect = &SqliteDialect;
+
+    fn has_transactional_ddl(&self) -> bool {
+        matches!(self.deployment_commits, DeploymentCommits::Together)
+    }
 
     async fn run(
         &mut self,

@@ -23,6 +23,19 @@ pub struct SqliteEnvironment {
     pub files: Files,
     /// Sees every connection before its first job.
     pub opened: Arc<dyn Fn(&Connection) + Send + Sync>,
+    /// How the statements of a deployment are committed.
+    pub deployment_commits: DeploymentCommits,
+}
+
+/// How the statements of a deployment are committed.
+#[derive(Clone)]
+pub enum DeploymentCommits {
+    /// All at once.
+    Together,
+    /// Each by itself, as where DDL is not transactional; nobody else may deploy meanwhile. Asked before
+    /// each commit, this says false where the process dies. So SQLite proves what other databases
+    /// rely on.
+    Each(Arc<dyn Fn() -> bool + Send + Sync>),
 }
 
 /// Fills bytes that nobody can guess; false if it has failed.
@@ -43,6 +56,7 @@ impl SqliteEnvironment {
             randomness: Arc::new(|bytes| SystemRandom::new().fill(bytes).is_ok()),
             files: Arc::new(|path| std::fs::metadata(path).map(|metadata| identity(&metadata))),
             opened: Arc::new(|_| {}),
+            deployment_commits: DeploymentCommits::Together,
         }
     }
 

@@ -15,7 +15,7 @@ use rusqlite::config::DbConfig;
 use rusqlite::{ErrorCode, OpenFlags};
 
 use super::connection::SqliteConnection;
-use super::environment::{FileIdentity, SqliteEnvironment};
+use super::environment::{DeploymentCommits, FileIdentity, SqliteEnvironment};
 use super::failure;
 use tidewater_centre::engine::thread::ThreadOwner;
 use tidewater_centre::error::CentreError;
@@ -61,7 +61,8 @@ impl DatabaseFile {
     /// A connection to it.
     pub(super) fn open(&self) -> Result<OpenFile, CentreError> {
         self.check()?;
-        let connection = open(&self.path)?;
+        let commits = self.environment.deployment_commits.clone();
+        let connection = open(&self.path, commits)?;
         self.check()?;
         (self.environment.opened)(&connection);
         Ok(OpenFile {
@@ -154,13 +155,13 @@ impl Drop for OpenFile {
 }
 
 /// Opens a connection as every part of the adapter uses it.
-fn open(path: &Path) -> Result<SqliteConnection, CentreError> {
+fn open(path: &Path, commits: DeploymentCommits) -> Result<SqliteConnection, CentreError> {
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let unavailable = |error: rusqlite::Error| CentreError::Unavailable {
         message: format!("{}: {error}", path.display()),
     };
     let connection = rusqlite::Connection::open_with_flags(path, flags);
-    let connection = SqliteConnection(connection.map_err(unavailable)?);
+    let connection = SqliteConnection::new(connection.map_err(unavailable)?, commits);
     connection.busy_timeout(BUSY_TIMEOUT).map_err(unavailable)?;
     connection.set_prepared_statement_cache_capacity(STATEMENTS);
     let configure = |error: rusqlite::Error| match error.sqlite_error_code() {

@@ -54,7 +54,9 @@ use tidewater_centre::engine::served_publications::CentreShared;
 use tidewater_centre::engine::thread::ConnectionThread;
 use tidewater_centre::error::CentreError;
 
-pub use environment::{FileIdentity, Files, Jobs, Randomness, SqliteEnvironment};
+pub use environment::{
+    DeploymentCommits, FileIdentity, Files, Jobs, Randomness, SqliteEnvironment,
+};
 
 /// A SQLite file as a consolidated database.
 struct SqliteCentre {

@@ -43,9 +43,11 @@ pub(super) fn find(
             let is_it = |it: &ExistingTrigger| it.name == *name && it.sql == *sql;
             !in_place.iter().any(is_it)
         });
-        let sql =
-            missing.map(|(name, sql)| format!("DROP TRIGGER IF EXISTS {};\n{sql};\n", quote(name)));
-        let sql: String = sql.collect();
+        let sql = missing.flat_map(|(name, sql)| {
+            let drop = format!("DROP TRIGGER IF EXISTS {}", quote(name));
+            [drop, sql.clone()]
+        });
+        let sql: Vec<String> = sql.collect();
         if !sql.is_empty() {
             let description =
                 format!("note when {table} is written to, because a partition query reads it");
@@ -75,7 +77,7 @@ pub(super) fn traces(connection: &SqliteConnection) -> rusqlite::Result<Option<D
 fn removal(description: &str, found: &[&ExistingTrigger]) -> DeploymentStep {
     let drops = found
         .iter()
-        .map(|it| format!("DROP TRIGGER {};\n", quote(&it.name)));
+        .map(|it| format!("DROP TRIGGER {}", quote(&it.name)));
     DeploymentStep::sql(description.to_owned(), LOCK.into(), drops.collect())
 }
 

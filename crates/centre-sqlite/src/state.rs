@@ -7,7 +7,8 @@ use tidewater_centre::engine::sql::system_dialect::SystemDialect;
 use tidewater_centre::error::CentreError;
 
 /// Makes the tables of the change logs.
-pub(super) const LOGS: &str = "
+pub(super) const LOGS: &[&str] = &[
+    "
 -- Entries up to the floor have been pruned; whoever has not come to the entry of `everything`
 -- gets all rows.
 CREATE TABLE tidewater.change_log (
@@ -15,20 +16,23 @@ CREATE TABLE tidewater.change_log (
   -- The columns of its table when it was deployed last: one that is dropped and added again has
   -- other values in every row, and no trigger sees it.
   columns TEXT NOT NULL DEFAULT '[]',
-  floor INTEGER NOT NULL DEFAULT 0, everything INTEGER NOT NULL DEFAULT 0);
+  floor INTEGER NOT NULL DEFAULT 0, everything INTEGER NOT NULL DEFAULT 0)",
+    "
 -- Counts what is written to tables that partition queries read: users may hold other partitions
 -- since.
 CREATE TABLE tidewater.scope_change (
-  one INTEGER NOT NULL PRIMARY KEY CHECK (one = 1), version INTEGER NOT NULL);
-INSERT INTO tidewater.scope_change VALUES (1, 0);
+  one INTEGER NOT NULL PRIMARY KEY CHECK (one = 1), version INTEGER NOT NULL)",
+    "INSERT INTO tidewater.scope_change VALUES (1, 0)",
+    "
 -- Who uploads, for triggers of the application: there is a row in the transaction of an upload,
 -- and nobody sees it outside.
-CREATE TABLE tidewater.uploading (username TEXT NOT NULL, remote_id TEXT NOT NULL);
+CREATE TABLE tidewater.uploading (username TEXT NOT NULL, remote_id TEXT NOT NULL)",
+    "
 -- Positions are those of all logs when the mark was made, stamp is their sum.
 CREATE TABLE tidewater.mark (
   id BLOB NOT NULL PRIMARY KEY, created_ms INTEGER NOT NULL, stamp INTEGER NOT NULL,
-  positions BLOB NOT NULL);
-";
+  positions BLOB NOT NULL)",
+];
 
 /// Those of some of the server's tables that are there.
 pub(super) fn found(

@@ -53,7 +53,7 @@ impl ChangeTracking for SqliteCentre {
     type Log = RecordedLog;
 
     const UNSEEN: Option<&str> = None;
-    const LOGS: &str = state::LOGS;
+    const LOGS: &[&str] = state::LOGS;
 
     async fn catalog(connection: &mut SqliteConnection) -> Result<SqliteCatalog, CentreError> {
         SqliteCatalog::read(connection)
@@ -117,30 +117,34 @@ impl ChangeTracking for SqliteCentre {
         found.map_err(failure("reading the list of change logs"))
     }
 
-    fn make_log(log: &RecordedLog, id: i64, catalog: &SqliteCatalog) -> String {
+    fn make_log(log: &RecordedLog, id: i64, catalog: &SqliteCatalog) -> Vec<String> {
         let log = log.with_id(id);
-        let objects = log.objects(catalog).into_iter().map(|it| it.sql + ";\n");
-        let sql: String = objects.collect();
-        format!(
-            "{sql}INSERT INTO tidewater_centre_change_log (id, table_name, identity)
-             VALUES ({id}, {}, {});\n",
+        let listed = format!(
+            "INSERT INTO tidewater_centre_change_log (id, table_name, identity)
+             VALUES ({id}, {}, {})",
             literal(&log.table),
             literal(&log.identity())
-        )
+        );
+        let objects = log.objects(catalog).into_iter().map(|it| it.sql);
+        std::iter::once(listed).chain(objects).collect()
     }
 
     /// Nobody has come to an entry that is made now.
-    fn everything(id: i64) -> String {
+    fn everything(id: i64) -> Vec<String> {
         let table = quote(&state::log_table(id));
-        format!(
-            "INSERT INTO {table} DEFAULT VALUES;
-             UPDATE tidewater_centre_change_log SET everything = (SELECT max(id) FROM {table})
-             WHERE id = {id};\n"
-        )
+        vec![
+            format!("INSERT INTO {table} DEFAULT VALUES"),
+            format!(
+                "UPDATE tidewater_centre_change_log SET everything = (SELECT max(id) FROM {table})
+                 WHERE id = {id}"
+            ),
+        ]
     }
 
-    fn deployed(_: &[Publication]) -> String {
-        format!("UPDATE tidewater_centre_change_log SET columns = ({COLUMNS})")
+    fn deployed(_: &[Publication]) -> Vec<String> {
+        vec![format!(
+            "UPDATE tidewater_centre_change_log SET columns = ({COLUMNS})"
+        )]
     }
 
     async fn traces(connection: &mut SqliteConnection) -> Result<Vec<DeploymentStep>, CentreError> {
@@ -164,11 +168,9 @@ impl ChangeTracking for SqliteCentre {
         steps.extend(scope_sources::traces(connection).map_err(reading)?);
         let tables = state::found(connection, &own_tables::<Self>()).map_err(reading)?;
         if !tables.is_empty() {
-            let drops = tables
-                .iter()
-                .map(|it| format!("DROP TABLE {};\n", SqliteDialect.table(it)));
+            let drops = tables.iter().map(|it| SqliteDialect.drop_table(it));
             let what = "drop the server's state: users, remotes, history";
-            steps.push(step(what, drops.collect()));
+            steps.push(step(what, drops.collect()).of_state());
         }
         Ok(steps)
     }
@@ -287,13 +289,16 @@ fn in_place(
                 && found.len() == whole.len()
                 && whole.iter().all(|it| is_there(&it.name, &it.sql))
         });
+        let mut removal = removal(&found);
+        removal.push(format!(
+            "DELETE FROM tidewater_centre_change_log WHERE id = {id}"
+        ));
         logs.push(FoundLog {
             id,
             table,
             identity,
             is_whole,
-            removal: removal(&found)
-                + &format!("DELETE FROM tidewater_centre_change_log WHERE id = {id};\n"),
+            removal,
         });
     }
     // Numbers are not used twice: a watermark may still name one.
@@ -331,9 +336,9 @@ fn objects(connection: &SqliteConnection, name: &str) -> rusqlite::Result<Vec<Lo
         .collect()
 }
 
-/// The SQL that removes parts of change logs; an index goes with its table.
-fn removal(found: &[LogRemnant]) -> String {
+/// The statements that remove parts of change logs; an index goes with its table.
+fn removal(found: &[LogRemnant]) -> Vec<String> {
     let found = found.iter().filter(|it| it.kind != "index");
-    let drops = found.map(|it| format!("DROP {} {};\n", it.kind, quote(&it.name)));
+    let drops = found.map(|it| format!("DROP {} {}", it.kind, quote(&it.name)));
     drops.collect()
 }

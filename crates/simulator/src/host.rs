@@ -18,7 +18,7 @@ use tokio::time::{Instant, sleep};
 
 use tidewater_centre::records::RetentionTimes;
 use tidewater_centre::{Centre, CentreError, MarkFrequency};
-use tidewater_centre_sqlite::{Jobs, SqliteEnvironment, connect_in};
+use tidewater_centre_sqlite::{DeploymentCommits, Jobs, SqliteEnvironment, connect_in};
 use tidewater_server::environment::{BlockingRunner, Clock, Environment, Randomness};
 use tidewater_server::{Config, RunningServer, Server};
 
@@ -391,6 +391,7 @@ pub(crate) fn sqlite_environment(
             defects::leave_out_serving(connection);
             kit::opened(connection);
         }),
+        deployment_commits: DeploymentCommits::Together,
     }
 }
 

@@ -260,6 +260,15 @@ CREATE TABLE tidewater.incident (
   detail text COLLATE "C" NOT NULL
 );
 
+-- The steps of the running deployment that are not done yet. As long as there are any, no server
+-- serves.
+CREATE TABLE tidewater.deployment_step (
+  number bigint NOT NULL PRIMARY KEY,
+  description text COLLATE "C" NOT NULL,
+  -- Whether it makes or drops the server's own tables.
+  is_of_state BOOLEAN NOT NULL
+);
+
 -- conflicts::LIST
 SELECT at_ms, remote_id, user_name, publication, table_name, row_key, operation, pre_image, uploaded, winner, replaced, outcome, id, settled_ms, settled_by, settled_as FROM tidewater.conflict ORDER BY id;
 
@@ -286,6 +295,18 @@ UPDATE tidewater.conflict SET settled_ms = $2, settled_by = $3, settled_as = $4 
 
 -- conflicts::PRUNE
 DELETE FROM tidewater.conflict WHERE id IN (SELECT id FROM tidewater.conflict WHERE at_ms < $1 AND (outcome <> 'parked' OR settled_ms IS NOT NULL) LIMIT $2);
+
+-- deployment_steps::LIST
+SELECT description, is_of_state FROM tidewater.deployment_step ORDER BY number;
+
+-- deployment_steps::INSERT
+INSERT INTO tidewater.deployment_step (number, description, is_of_state) SELECT c1, c2, c3 FROM unnest($1::bigint[], $2::text[], $3::boolean[]) WITH ORDINALITY AS v(c1, c2, c3, n);
+
+-- deployment_steps::DELETE
+DELETE FROM tidewater.deployment_step WHERE number = $1;
+
+-- deployment_steps::DELETE_ALL
+DELETE FROM tidewater.deployment_step;
 
 -- events::TAKE_NUMBERS
 INSERT INTO tidewater.space (name, last) SELECT c1, c2 FROM unnest($1::text[], $2::bigint[]) WITH ORDINALITY AS v(c1, c2, n) WHERE true ON CONFLICT (name) DO UPDATE SET last = tidewater.space.last + excluded.last RETURNING name, last;

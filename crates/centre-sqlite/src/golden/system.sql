@@ -260,6 +260,15 @@ CREATE TABLE tidewater_centre_incident (
   detail TEXT NOT NULL
 );
 
+-- The steps of the running deployment that are not done yet. As long as there are any, no server
+-- serves.
+CREATE TABLE tidewater_centre_deployment_step (
+  number INTEGER NOT NULL PRIMARY KEY,
+  description TEXT NOT NULL,
+  -- Whether it makes or drops the server's own tables.
+  is_of_state BOOLEAN NOT NULL
+);
+
 -- conflicts::LIST
 SELECT at_ms, remote_id, user_name, publication, table_name, row_key, operation, pre_image, uploaded, winner, replaced, outcome, id, settled_ms, settled_by, settled_as FROM tidewater_centre_conflict ORDER BY id;
 
@@ -286,6 +295,18 @@ UPDATE tidewater_centre_conflict SET settled_ms = ?2, settled_by = ?3, settled_a
 
 -- conflicts::PRUNE
 DELETE FROM tidewater_centre_conflict WHERE id IN (SELECT id FROM tidewater_centre_conflict WHERE at_ms < ?1 AND (outcome <> 'parked' OR settled_ms IS NOT NULL) LIMIT ?2);
+
+-- deployment_steps::LIST
+SELECT description, is_of_state FROM tidewater_centre_deployment_step ORDER BY number;
+
+-- deployment_steps::INSERT
+INSERT INTO tidewater_centre_deployment_step (number, description, is_of_state) SELECT c1, c2, c3 FROM (SELECT ?1 AS n, ?2 AS c1, ?3 AS c2, ?4 AS c3) AS v;
+
+-- deployment_steps::DELETE
+DELETE FROM tidewater_centre_deployment_step WHERE number = ?1;
+
+-- deployment_steps::DELETE_ALL
+DELETE FROM tidewater_centre_deployment_step;
 
 -- events::TAKE_NUMBERS
 INSERT INTO tidewater_centre_space (name, last) SELECT c1, c2 FROM (SELECT ?1 AS n, ?2 AS c1, ?3 AS c2) AS v WHERE true ON CONFLICT (name) DO UPDATE SET last = tidewater_centre_space.last + excluded.last RETURNING name, last;

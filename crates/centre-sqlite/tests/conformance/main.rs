@@ -2,6 +2,7 @@
 
 mod fixture;
 mod sqlite_columns;
+mod sqlite_journal;
 mod sqlite_only;
 mod sqlite_ways;
 

@@ -128,8 +128,9 @@ pub trait ChangeTracking: Send + Sync + 'static {
         async { Ok(Vec::new()) }
     }
 
-    /// Makes the adapter's part of the server's own tables, in neutral SQL but for the types.
-    const LOGS: &str;
+    /// The statements that make the adapter's part of the server's own tables, in neutral SQL but for
+    /// the types. Where DDL is transactional, a text may be several of them.
+    const LOGS: &[&str];
 
     /// Those of the server's own tables that are there, by their neutral names.
     fn found_tables(
@@ -143,10 +144,21 @@ pub trait ChangeTracking: Send + Sync + 'static {
         dry_run: bool,
     ) -> impl Future<Output = Result<Vec<DeployStep>, CentreError>> + Send;
 
-    /// Begins a transaction that alone may change what is deployed.
+    /// Takes the right to change what is deployed, which one connection has at a time, and begins a
+    /// transaction. Where DDL is transactional, the right may end with the transaction. Elsewhere it
+    /// lasts until [`Self::end_alone`], over any number of transactions; it ends with the connection,
+    /// so that a process that dies leaves nobody waiting.
     fn begin_alone(
         connection: &mut Self::Connection,
     ) -> impl Future<Output = Result<(), CentreError>> + Send;
+
+    /// Gives back the right that [`Self::begin_alone`] took, also after an error.
+    fn end_alone(
+        connection: &mut Self::Connection,
+    ) -> impl Future<Output = Result<(), CentreError>> + Send {
+        let _ = connection;
+        async { Ok(()) }
+    }
 
     /// What there is of change logs, and whether it is as it has to be.
     fn in_place(
@@ -155,16 +167,18 @@ pub trait ChangeTracking: Send + Sync + 'static {
         wanted: &[Self::Log],
     ) -> impl Future<Output = Result<ExistingChangeLogs, CentreError>> + Send;
 
-    /// The SQL that makes a change log with its triggers, under a number that none had before.
-    fn make_log(log: &Self::Log, id: i64, catalog: &Self::Catalog) -> String;
+    /// The statements that make a change log with its triggers, under a number that none had before.
+    /// See [`crate::engine::deployment_step`] for their order.
+    fn make_log(log: &Self::Log, id: i64, catalog: &Self::Catalog) -> Vec<String>;
 
-    /// The SQL that has remotes fetch all rows of a change log's table.
-    fn everything(id: i64) -> String;
+    /// The statements that have remotes fetch all rows of a change log's table.
+    fn everything(id: i64) -> Vec<String>;
 
-    /// The SQL with which deploying ends.
-    fn deployed(publications: &[Publication<Self::Tables>]) -> String;
+    /// The statements with which deploying ends. They are no DDL.
+    fn deployed(publications: &[Publication<Self::Tables>]) -> Vec<String>;
 
-    /// What removes every trace.
+    /// What removes every trace: triggers, then change logs, then the server's own tables in the order
+    /// of [`own_tables`](crate::engine::state::own_tables).
     fn traces(
         connection: &mut Self::Connection,
     ) -> impl Future<Output = Result<Vec<DeploymentStep>, CentreError>> + Send;

@@ -101,6 +101,11 @@ pub trait DatabaseConnection: Send {
     /// How the database spells statements.
     const DIALECT: &'static dyn SqlDialect;
 
+    /// See [`SqlDialect::has_transactional_ddl`]. A test may have a connection do without.
+    fn has_transactional_ddl(&self) -> bool {
+        Self::DIALECT.has_transactional_ddl()
+    }
+
     /// Runs the steps of a flight one after the other, in one round trip where the database can;
     /// gives an answer to each. `what` is being done, for the error.
     fn run(

@@ -2,7 +2,8 @@
 //!
 //! The plan is made from what is recorded in the server's own tables, what is in place of the
 //! change logs, and the publications as they are configured. A dry run tells it, deploying carries
-//! it out in one transaction, and a server serves what nothing has to be done for.
+//! it out, and a server serves what nothing has to be done for. Where DDL is transactional, deploying
+//! is one transaction; elsewhere it is a journal of steps ([`super::deployment_journal`]).
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -12,11 +13,12 @@ use tidewater_protocol::Table;
 use super::catalog::{CatalogReader, listed};
 use super::compile::{follows, tables_differ};
 use super::connection::{DatabaseConnection, TransactionMode};
+use super::deployment_journal::{DeploymentJournal, run};
 use super::publication::Publication;
 use super::recorded::{DeploymentRecord, Random, past_schemas};
 use super::sql::system::meta;
-use super::state::{check, create_tables};
-use crate::deploy_report::{DeployReport, DeployStep};
+use super::state::{FoundState, check, create_tables, find_state, unfinished};
+use crate::deploy_report::DeployReport;
 use crate::engine::change_log::ChangeLog;
 use crate::engine::change_tracking::{ChangeTracking, RightsPurpose, RoleRights};
 use crate::engine::deployment_step::{DeploymentStep, ExistingChangeLogs};
@@ -47,6 +49,8 @@ struct DeploymentPlan<T: ChangeTracking> {
     removed: Vec<String>,
     /// Nothing was deployed before.
     is_first: bool,
+    /// The last deployment ended before it had done everything.
+    is_unfinished: bool,
 }
 
 /// See [`crate::Centre::deploy`].
@@ -59,9 +63,25 @@ pub(super) async fn deploy<T: ChangeTracking>(
 ) -> Result<DeployReport> {
     let prepared = T::prepare(connection, mode == DeploymentMode::DryRun).await?;
     T::begin_alone(connection).await?;
+    let deployed = deploy_alone::<T>(connection, specs, mode, now_ms, random).await;
+    let ended = T::end_alone(connection).await;
+    let mut report = deployed?;
+    ended?;
+    report.steps.splice(0..0, prepared);
+    Ok(report)
+}
+
+async fn deploy_alone<T: ChangeTracking>(
+    connection: &mut T::Connection,
+    specs: &[PublicationSpec],
+    mode: DeploymentMode,
+    now_ms: i64,
+    random: &Random,
+) -> Result<DeployReport> {
     let mut plan = DeploymentPlan::<T>::make(connection, specs, now_ms, random).await?;
     plan.check_keys(connection).await?;
     let unwatched = plan.watch_scopes(connection).await?;
+    plan.finish_the_last();
     let schemas: Vec<_> = plan.publications.iter().map(|it| &*it.schema).collect();
     let review = plan.recorded.review(connection, &schemas).await?;
     review.allow(mode)?;
@@ -70,21 +90,13 @@ pub(super) async fn deploy<T: ChangeTracking>(
         rights = T::rights(connection, plan.rights_asked()).await?;
         connection.rollback().await?;
     } else {
-        run(connection, &plan.steps).await?;
-        if !plan.steps.is_empty() {
-            let count = meta::count_deployment();
-            connection.run_one("deploying", count).await?;
-        }
-        let last = T::deployed(&plan.publications);
-        connection.execute("deploying", &last).await?;
-        connection.commit().await?;
+        plan.carry_out(connection).await?;
     }
     let mut warnings = plan.warnings(specs);
     warnings.extend(rights.warnings);
     warnings.extend(unwatched);
-    let steps = plan.steps.into_iter().map(|step| step.told);
     Ok(DeployReport {
-        steps: prepared.into_iter().chain(steps).collect(),
+        steps: plan.steps.into_iter().map(|step| step.told).collect(),
         warnings,
         missing_rights: rights.missing,
         effects: review.effects,
@@ -99,14 +111,34 @@ pub(super) async fn undeploy<T: ChangeTracking>(
     dry_run: bool,
 ) -> Result<DeployReport> {
     T::begin_alone(connection).await?;
-    let steps = T::traces(connection).await?;
+    let undeployed = undeploy_alone::<T>(connection, dry_run).await;
+    let ended = T::end_alone(connection).await;
+    let report = undeployed?;
+    ended?;
+    Ok(report)
+}
+
+async fn undeploy_alone<T: ChangeTracking>(
+    connection: &mut T::Connection,
+    dry_run: bool,
+) -> Result<DeployReport> {
+    let mut steps = T::traces(connection).await?;
+    let journal = DeploymentJournal::read::<T>(connection).await?;
+    if journal.is_there() {
+        let description = "drop the journal of deployments".to_owned();
+        steps.push(DeploymentStep::record(description, Vec::new()));
+    }
     let mut missing_rights = Vec::new();
     if dry_run {
         missing_rights = T::removal_rights(connection).await?;
         connection.rollback().await?;
-    } else {
-        run(connection, &steps).await?;
+    } else if connection.has_transactional_ddl() || steps.is_empty() {
+        run_at_once(connection, &steps).await?;
         connection.commit().await?;
+    } else {
+        connection.rollback().await?;
+        journal.carry_out::<T>(connection, &steps).await?;
+        DeploymentJournal::drop::<T>(connection).await?;
     }
     Ok(DeployReport {
         steps: steps.into_iter().map(|step| step.told).collect(),
@@ -115,16 +147,14 @@ pub(super) async fn undeploy<T: ChangeTracking>(
     })
 }
 
-async fn run(connection: &mut impl DatabaseConnection, steps: &[DeploymentStep]) -> Result<()> {
+/// Runs steps in the transaction that is open.
+async fn run_at_once(
+    connection: &mut impl DatabaseConnection,
+    steps: &[DeploymentStep],
+) -> Result<()> {
     for step in steps {
-        let DeployStep { description, lock } = &step.told;
-        let done = connection.execute(description, &step.sql).await;
-        done.map_err(|error| match error {
-            CentreError::Locked { message } => CentreError::Locked {
-                message: format!("cannot {description}: {message} ({lock}); nothing was changed"),
-            },
-            other => other,
-        })?;
+        let done = run(connection, &step.told.description, &step.sql).await;
+        done.map_err(|error| step.locked(error, "nothing was changed"))?;
         connection.flight("deploying", &step.statements).await?;
     }
     Ok(())
@@ -231,9 +261,38 @@ impl<T: ChangeTracking> DeploymentPlan<T> {
             made: Vec::new(),
             removed: Vec::new(),
             is_first: false,
+            is_unfinished: false,
         };
         plan.logs(in_place, &wanted);
         Ok(plan)
+    }
+
+    /// Carries the plan out: in the transaction that is open, or by the journal.
+    async fn carry_out(&self, connection: &mut T::Connection) -> Result<()> {
+        let last = T::deployed(&self.publications);
+        if !connection.has_transactional_ddl() && !self.steps.is_empty() {
+            connection.rollback().await?;
+            let journal = DeploymentJournal::read::<T>(connection).await?;
+            journal.carry_out::<T>(connection, &self.steps).await?;
+            return DeploymentJournal::close::<T>(connection, &last).await;
+        }
+        run_at_once(connection, &self.steps).await?;
+        if !self.steps.is_empty() {
+            let count = meta::count_deployment();
+            connection.run_one("deploying", count).await?;
+        }
+        run(connection, "deploying", &last).await?;
+        connection.commit().await
+    }
+
+    /// Nothing may be left to do of a deployment that is unfinished all the same.
+    fn finish_the_last(&mut self) {
+        if self.is_unfinished {
+            let description =
+                "finish the last deployment, which ended before it had done everything";
+            let finish = DeploymentStep::record(description.to_owned(), Vec::new());
+            self.steps.push(finish);
+        }
     }
 
     /// For what a role needs rights.
@@ -248,6 +307,9 @@ impl<T: ChangeTracking> DeploymentPlan<T> {
 
     /// Whether it can be served without anything being done before.
     fn fits(&self) -> Result<()> {
+        if self.is_unfinished {
+            return Err(unfinished());
+        }
         let needed = self.steps.iter().filter(|step| step.is_needed);
         let needed: Vec<&str> = needed.map(|step| &*step.told.description).collect();
         match needed.is_empty() {
@@ -325,7 +387,8 @@ impl<T: ChangeTracking> DeploymentPlan<T> {
         now_ms: i64,
         random: &Random,
     ) -> Result<DeploymentPlan<T>> {
-        let is_first = !check::<T>(connection).await?;
+        let state = find_state::<T>(connection).await?;
+        let is_first = matches!(state, FoundState::Nothing | FoundState::Remains);
         let catalog = T::catalog(connection).await?;
         let publications = compile_all::<T>(connection, specs, &catalog).await?;
         let wanted = wanted::<T>(&publications);
@@ -338,15 +401,22 @@ impl<T: ChangeTracking> DeploymentPlan<T> {
             made: Vec::new(),
             removed: Vec::new(),
             is_first,
+            is_unfinished: state
+                == FoundState::Whole {
+                    is_unfinished: true,
+                },
         };
         let mut in_place = ExistingChangeLogs {
             next: 1,
             ..ExistingChangeLogs::default()
         };
         if is_first {
+            if state == FoundState::Remains {
+                plan.steps.extend(T::traces(connection).await?);
+            }
             let description = "create the server's own tables".to_owned();
-            let state = DeploymentStep::sql(description, String::new(), create_tables::<T>());
-            plan.steps.push(state);
+            let create = DeploymentStep::sql(description, String::new(), create_tables::<T>());
+            plan.steps.push(create.of_state());
         } else {
             plan.recorded = DeploymentRecord::read(connection).await?;
             plan.past = past_schemas(connection).await?;
@@ -381,7 +451,7 @@ impl<T: ChangeTracking> DeploymentPlan<T> {
                     kept.insert(found.identity, found.id);
                 }
                 Some(log) => {
-                    sql.push_str(&T::make_log(log, next, &self.catalog));
+                    sql.extend(T::make_log(log, next, &self.catalog));
                     self.made.push(log.clone());
                     next += 1;
                     let description = format!(

@@ -18,6 +18,7 @@ pub mod compile;
 pub mod connection;
 pub mod database;
 pub mod deploy;
+mod deployment_journal;
 pub mod deployment_step;
 pub mod described_statement;
 pub mod download;

@@ -108,9 +108,17 @@ pub trait SqlDialect: SystemDialect {
         "CAST(max(CAST(value AS bigint)) AS text)"
     }
 
-    /// What has to be made before the server's own tables, as statements.
-    fn state_prelude(&self) -> &'static str {
-        ""
+    /// What has to be made before the server's own tables, as statements. Where DDL is
+    /// transactional, a text may be several of them.
+    fn state_prelude(&self) -> &'static [&'static str] {
+        &[]
+    }
+
+    /// Whether DDL is part of the transaction in which it is run, so that a deployment is one. Where
+    /// each DDL statement commits, a deployment is a journal of steps, and every job has to look
+    /// whether what is served is still deployed ([`super::super::deploy::reload`]).
+    fn has_transactional_ddl(&self) -> bool {
+        true
     }
 
     /// The lock that a step of deploying takes on a table, for people.

@@ -221,8 +221,8 @@ pub trait SystemDialect: Send + Sync {
         }
     }
 
-    /// The DDL of a table with its indexes.
-    fn create_table(&self, table: &SystemTable) -> String {
+    /// The DDL of a table and its indexes, as statements.
+    fn create_table(&self, table: &SystemTable) -> Vec<String> {
         let mut sql = String::new();
         push_comment(&mut sql, "", table.comment);
         let name = self.table(table.name);
@@ -237,15 +237,17 @@ pub trait SystemDialect: Send + Sync {
             let key = table.primary_key.join(", ");
             sql.push_str(&format!(",\n  PRIMARY KEY ({key})"));
         }
-        sql.push_str("\n);\n");
-        for index in table.indexes {
+        sql.push_str("\n)");
+        let indexes = table.indexes.iter().map(|index| {
             let columns = index.columns.join(", ");
-            sql.push_str(&format!(
-                "CREATE INDEX {} ON {name} ({columns});\n",
-                index.name
-            ));
-        }
-        sql
+            format!("CREATE INDEX {} ON {name} ({columns})", index.name)
+        });
+        std::iter::once(sql).chain(indexes).collect()
+    }
+
+    /// The statement that drops a table.
+    fn drop_table(&self, name: &str) -> String {
+        format!("DROP TABLE {}", self.table(name))
     }
 
     /// A column of a table's DDL.

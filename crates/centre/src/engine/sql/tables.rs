@@ -2,7 +2,8 @@
 
 use super::system_table::{SystemColumn, SystemIndex, SystemTable, SystemType};
 
-/// All of them.
+/// All that every database has. `META` is the first that is dropped and the last that is made: where
+/// it has its row, the others are there.
 pub const ALL: &[&SystemTable] = &[
     &META,
     &SIGNING_KEY,
@@ -26,6 +27,21 @@ pub const ALL: &[&SystemTable] = &[
     &EVENT,
     &INCIDENT,
 ];
+
+/// The journal of a deployment. Only databases have it whose DDL is not transactional.
+pub static DEPLOYMENT_STEP: SystemTable = SystemTable {
+    name: "deployment_step",
+    comment: "The steps of the running deployment that are not done yet. As \
+ long as there are any, no server serves.",
+    columns: &[
+        SystemColumn::new("number", SystemType::Integer),
+        SystemColumn::new("description", SystemType::Text),
+        SystemColumn::new("is_of_state", SystemType::Boolean)
+            .comment("Whether it makes or drops the server's own tables."),
+    ],
+    primary_key: &["number"],
+    indexes: &[],
+};
 
 pub(in crate::engine) static META: SystemTable = SystemTable {
     name: "meta",

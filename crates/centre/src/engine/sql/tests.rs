@@ -47,7 +47,11 @@ fn updates() -> impl Iterator<Item = &'static SystemUpdate> {
 
 #[test]
 fn keys_and_indexes_are_of_columns_that_can_be_keys() {
-    for table in tables::ALL {
+    for table in tables::ALL
+        .iter()
+        .copied()
+        .chain([&tables::DEPLOYMENT_STEP])
+    {
         let indexed = table.indexes.iter().flat_map(|it| it.columns);
         for name in table.primary_key.iter().chain(indexed) {
             let long = [SystemType::Text, SystemType::Blob];

@@ -14,6 +14,7 @@ macro_rules! statements {
 }
 
 pub(in crate::engine) mod conflicts;
+pub(in crate::engine) mod deployment_steps;
 pub(in crate::engine) mod events;
 pub(in crate::engine) mod figures;
 pub(in crate::engine) mod given_back;
@@ -40,6 +41,7 @@ use super::statement_shape::SystemSql;
 /// used.
 pub const ALL: &[(&str, &[(&str, SystemSql)])] = &[
     ("conflicts", conflicts::ALL),
+    ("deployment_steps", deployment_steps::ALL),
     ("events", events::ALL),
     ("figures", figures::ALL),
     ("given_back", given_back::ALL),
