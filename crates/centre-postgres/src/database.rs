@@ -102,6 +102,7 @@ impl WorkerConnection for PostgresWorkerConnection {
             let driver = DatabaseSnapshot {
                 connection: &mut self.connection,
                 shared: &self.shared,
+                has_adopted: false,
             };
             let work = engine::download::read_downloads(driver, &served, &mut downloads);
             let result = watched(&self.shared, backend, now_ms, work).await;

@@ -61,6 +61,8 @@ pub(super) struct SeenSnapshot {
 pub(super) struct DatabaseSnapshot<'p> {
     pub(super) connection: &'p mut PostgresConnection,
     pub(super) shared: &'p PostgresShared,
+    /// Partitions that came or went were taken in for it.
+    pub(super) has_adopted: bool,
 }
 
 impl SnapshotDriver for DatabaseSnapshot<'_> {
@@ -167,12 +169,12 @@ impl DatabaseSnapshot<'_> {
     /// Takes in the partitions that came or went, if it can be done at once. If not, their tables go
     /// whole.
     async fn adopt(
-        &self,
+        &mut self,
         asked: &[HistoryQuestion<'_, PostgresTables>],
         strange: &[i64],
     ) -> Result<bool, CentreError> {
         let now_ms = asked.first().map_or(0, |it| it.now_ms);
-        if !self.shared.may_adopt(now_ms) {
+        if self.has_adopted || !self.shared.may_adopt(now_ms) {
             return Ok(false);
         }
         let rules = asked.iter().flat_map(|it| &it.publication.tables);
@@ -181,6 +183,7 @@ impl DatabaseSnapshot<'_> {
         let logs: Vec<&LogSpec> = strange.filter_map(|rule| rule.log.as_ref()).collect();
         let mut side = self.shared.pool.get().await?;
         let Err(error) = members::adopt(&mut side, &logs).await else {
+            self.has_adopted = true;
             return Ok(true);
         };
         if matches!(error, CentreError::Unavailable { .. }) {

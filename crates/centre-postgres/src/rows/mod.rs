@@ -26,13 +26,14 @@ use super::acting::AssumedRole;
 use super::connection::PostgresConnection;
 use super::publication::{PostgresTables, Publication, ServedTable};
 use super::system_statement::run_all;
+use super::table_statement::ArrayRows;
 use super::values::PostgresType;
 use super::waits::HURRIED_MS;
 use super::{FINGERPRINTS, PostgresShared, fill_random};
 use crate::driver_error::{centre_error, statement_failed};
 use tidewater_centre::engine::assumed_role;
 use tidewater_centre::engine::connection::SystemStatement;
-use tidewater_centre::engine::flight::{FlightStep, TableStatement};
+use tidewater_centre::engine::flight::{FlightStep, RowParameters as _, TableStatement};
 use tidewater_centre::engine::scripts;
 use tidewater_centre::engine::upload::incoming_rows::RowRef;
 use tidewater_centre::engine::upload::upload_writer::{
@@ -106,6 +107,8 @@ pub(super) struct LiveTables {
     /// The transaction's.
     version: u64,
     tables: Vec<LiveTable>,
+    /// The tables that are looked at.
+    oids: Option<ArrayRows>,
 }
 
 impl LiveTable {
@@ -239,16 +242,20 @@ impl UploadWriter for UploadRows<'_> {
         tables: &'s [PostgresIncomingTable<'_>],
         live: &'s mut LiveTables,
     ) -> Vec<FlightStep<'s, PostgresTables>> {
-        let oids = tables.iter().map(|it| it.table.details.oid.to_string());
-        let asked = format!("ANY('{{{}}}')", oids.collect::<Vec<_>>().join(","));
+        let mut oids = ArrayRows::new(&[PostgresType::Int8]);
+        for table in tables {
+            oids.push(&[Datum::Integer(i64::from(table.table.details.oid))]);
+        }
         let LiveTables {
             version,
             tables: found,
+            oids: asked,
         } = live;
         let mut transaction = TableStatement::new("opening tables", TRANSACTION);
         transaction.yields = vec![PostgresType::Text];
-        let text = FINGERPRINTS.replace("ANY($1)", &asked);
+        let text = FINGERPRINTS.replace("ANY($1)", "ANY($1::int8[]::oid[])");
         let mut fingerprints = TableStatement::new("opening tables", text);
+        fingerprints.rows = Some(asked.insert(oids));
         fingerprints.yields = vec![PostgresType::Int8, PostgresType::Text];
         fingerprints.yields.extend([PostgresType::Bool; 6]);
         vec![
