@@ -16,7 +16,6 @@ use super::quote::{ident, literal};
 use crate::driver_error::statement_failed;
 use tidewater_centre::SyncContext;
 use tidewater_centre::engine::acting::{DatabaseRole, only};
-use tidewater_centre::engine::assumed_role;
 use tidewater_centre::engine::role_assumption::{RoleAdapter, RoleAssumption, RoleSource};
 use tidewater_centre::engine::scope::values_of;
 use tidewater_centre::engine::scope_query::wrong;
@@ -161,15 +160,6 @@ impl AssumedRole {
                 "grant {} SELECT on the published tables, and on those that they follow",
                 ident(&self.role)
             ),
-        }
-    }
-}
-
-impl From<assumed_role::AssumedRole> for AssumedRole {
-    fn from(role: assumed_role::AssumedRole) -> AssumedRole {
-        match role.is_another() {
-            true => AssumedRole::new(role.role().to_owned(), role.publication()),
-            false => AssumedRole::default(),
         }
     }
 }

@@ -13,7 +13,9 @@ use tidewater_protocol::ColumnType;
 
 use super::connection::PostgresConnection;
 use super::statement_check::refused_by_database;
+use super::values::PostgresType;
 use crate::driver_error::statement_failed;
+use tidewater_centre::engine::flight::TableArgument;
 use tidewater_centre::engine::script::{Script, ScriptParameter};
 use tidewater_centre::engine::scripts::{CheckedScript, parameter_type};
 use tidewater_centre::error::CentreError;
@@ -40,6 +42,23 @@ fn types(script: &Script) -> Vec<Type> {
         false => Type::UNKNOWN,
     });
     types.collect()
+}
+
+/// The text of a statement with moments among its parameters: statements are known by their texts, and
+/// another script may have the same text with a parameter that is no time.
+pub(super) fn told_apart<'s>(
+    sql: &'s str,
+    arguments: &[TableArgument<'_, PostgresType>],
+) -> Cow<'s, str> {
+    let is_moment = |it: &TableArgument<'_, PostgresType>| matches!(it, TableArgument::Moment(_));
+    if !arguments.iter().any(is_moment) {
+        return sql.into();
+    }
+    let kinds = arguments.iter().map(|it| match is_moment(it) {
+        true => "time",
+        false => "other",
+    });
+    format!("{sql}\n-- {}", kinds.collect::<Vec<_>>().join(", ")).into()
 }
 
 /// The statement of a script.

@@ -15,8 +15,8 @@ use super::connection::PostgresConnection;
 use super::dialect::PostgresDialect;
 use super::publication::{PostgresTables, Publication, ServedTable, served_table};
 use super::quote::literal;
-use super::rows::script;
 use super::state::{self, ADVISORY_LOCK, PLACE};
+use super::table_statement;
 use super::tracked::{self, IncompleteLog};
 use super::triggers::LogSpec;
 use super::{
@@ -124,7 +124,7 @@ impl ChangeTracking for PostgresCentre {
     }
 
     fn rows_sql(table: &ServedTable, columns: &[SetColumn], first: usize) -> String {
-        script::rows_sql(table, columns, first)
+        table_statement::rows_sql(table, columns, first)
     }
 
     async fn check_script(

@@ -19,6 +19,7 @@ use tidewater_centre::engine::inspect::{
     ChangeLogEntry, ConfigurationSide, DatabaseInspection, ENTRIES_TOLD, InspectedCell, KeyedRow,
     RowsDiffer,
 };
+use tidewater_centre::engine::sql::column::SqlColumn as _;
 use tidewater_centre::engine::sql::served_table::rule_alias;
 use tidewater_centre::engine::window::Window;
 use tidewater_centre::error::CentreError;

@@ -26,7 +26,6 @@ mod prune;
 mod publication;
 mod recorded_log;
 mod route_triggers;
-mod row;
 mod rows;
 mod scope;
 mod scope_sources;

@@ -8,6 +8,7 @@ use super::values::{NativeRows, SqliteKind};
 use super::{quote, state};
 use tidewater_centre::engine::compile::CompiledTable;
 use tidewater_centre::engine::publication;
+use tidewater_centre::engine::sql::column::SqlColumn as _;
 use tidewater_centre::engine::sql::served_table::{self, TableAdapter};
 
 /// A publication as it is served.
@@ -30,16 +31,14 @@ pub(crate) struct TableDetails {
     pub(super) key_types: Vec<ColumnType>,
     /// A failed statement may leave something behind.
     pub(super) guarded: bool,
+    /// A foreign key of the table to itself acts.
+    pub(super) acts_on_itself: bool,
     /// The condition that a row `t` has no key; `None` where every row has one.
     pub(super) has_no_key: Option<String>,
     /// `SELECT` of rows as they are read, by key.
     pub(super) read_key: String,
     /// Conditions for the row `t` of a key; the parameters are its values.
     pub(super) by_key: String,
-    pub(super) delete_key: String,
-    /// The keys of published children, by their foreign keys that act on deletes; the parameters are
-    /// the values of the key that they refer to.
-    pub(super) child_keys: Vec<String>,
     /// Overrides the table's own ON CONFLICT clauses, which could displace rows that
     /// the remote may not touch. Only where there are any: it would override those of
     /// the application's triggers as well.
@@ -56,6 +55,10 @@ impl TableAdapter for SqliteTables {
     fn log_table(id: i64) -> String {
         quote(&state::log_table(id))
     }
+
+    fn write_clause(details: &TableDetails) -> &'static str {
+        details.conflict_clause
+    }
 }
 
 /// Makes a table of what is compiled.
@@ -64,6 +67,10 @@ pub(super) fn served_table(published: &CompiledTable<'_>, catalog: &SqliteCatalo
     let log = |rule| RecordedLog::for_rule(published, rule, catalog);
     let details = TableDetails {
         guarded: live.has_triggers || live.has_conflict_clauses,
+        acts_on_itself: catalog.infos[published.table]
+            .references
+            .iter()
+            .any(|it| it.parent == published.table),
         has_no_key: live.has_no_key(&catalog.infos[published.table], "t"),
         conflict_clause: match live.has_conflict_clauses {
             true => " OR ABORT",
@@ -79,18 +86,6 @@ pub(super) fn served_table(published: &CompiledTable<'_>, catalog: &SqliteCatalo
         });
         terms.collect::<Vec<_>>().join(" AND ")
     };
-    let child_keys = table.children.iter().map(|children| {
-        let key = table.key_columns().zip(1..);
-        let key = key.map(|(column, number)| format!("t.{} = ?{number}", column.sql));
-        format!(
-            "SELECT {} FROM {} t JOIN {} c ON {} WHERE {}",
-            children.key.join(", "),
-            table.sql_name,
-            children.table,
-            children.refers,
-            key.collect::<Vec<_>>().join(" AND ")
-        )
-    });
     let details = TableDetails {
         key_types: table.key_columns().map(|it| it.column_type).collect(),
         read_key: format!(
@@ -100,8 +95,6 @@ pub(super) fn served_table(published: &CompiledTable<'_>, catalog: &SqliteCatalo
             by_key("t.")
         ),
         by_key: by_key("t."),
-        delete_key: format!("DELETE FROM {} WHERE {}", table.sql_name, by_key("")),
-        child_keys: child_keys.collect(),
         ..details
     };
     table.details = details;
@@ -174,41 +167,6 @@ pub(super) fn select_changes(table: &ServedTable, rule: &TableRule) -> String {
         not_null = not_null(keys.iter().cloned()),
         rows = table.joined(),
         join = join.collect::<Vec<_>>().join(" AND "),
-    )
-}
-
-/// `INSERT` of some columns.
-pub(super) fn insert(table: &ServedTable, columns: &[usize]) -> String {
-    let names = columns.iter().map(|&index| &*table.columns[index].sql);
-    let parameters = columns
-        .iter()
-        .zip(1..)
-        .map(|(&index, number)| match &table.filled[index] {
-            Some(default) => format!("coalesce(?{number}, ({default}))"),
-            None => format!("?{number}"),
-        });
-    format!(
-        "INSERT{} INTO {} ({}) VALUES ({})",
-        table.details.conflict_clause,
-        table.sql_name,
-        names.collect::<Vec<_>>().join(", "),
-        parameters.collect::<Vec<_>>().join(", ")
-    )
-}
-
-/// `UPDATE` of some columns; the key's parameters follow theirs.
-pub(super) fn update(table: &ServedTable, columns: &[usize]) -> String {
-    let changed = columns.iter().map(|&index| &table.columns[index]);
-    let terms = changed.chain(table.key_columns()).zip(1..);
-    let terms = terms.map(|(column, number)| format!("{} = ?{number}", column.sql));
-    let mut terms: Vec<String> = terms.collect();
-    let key = terms.split_off(columns.len());
-    format!(
-        "UPDATE{} {} SET {} WHERE {}",
-        table.details.conflict_clause,
-        table.sql_name,
-        terms.join(", "),
-        key.join(" AND ")
     )
 }
 

@@ -5,12 +5,12 @@ use rusqlite::OptionalExtension;
 
 use tidewater_protocol::Table;
 
+use super::arguments;
 use super::catalog::{self, SqliteCatalog};
 use super::connection::SqliteConnection;
 use super::dialect::SqliteDialect;
 use super::publication::{Publication, ServedTable, SqliteTables, served_table};
 use super::recorded_log::RecordedLog;
-use super::rows::script;
 use super::served::schema_version;
 use super::statement_check::check_statement;
 use super::watermark::LogPositions;
@@ -114,7 +114,7 @@ impl ChangeTracking for SqliteCentre {
     }
 
     fn rows_sql(_: &ServedTable, columns: &[SetColumn], first: usize) -> String {
-        script::rows_sql(columns, first)
+        arguments::rows_sql(columns, first)
     }
 
     async fn check_script(

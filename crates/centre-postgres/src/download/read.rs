@@ -25,6 +25,7 @@ use tidewater_centre::engine::exact::unpack;
 use tidewater_centre::engine::flight::TakeRow;
 use tidewater_centre::engine::publication::RowRule;
 use tidewater_centre::engine::scripts;
+use tidewater_centre::engine::sql::column::SqlColumn as _;
 use tidewater_centre::engine::sql::served_table::WindowColumn;
 use tidewater_centre::error::CentreError;
 use tidewater_centre::scope::RuleScope;

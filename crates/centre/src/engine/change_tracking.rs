@@ -148,7 +148,7 @@ pub trait ChangeTracking: Send + Sync + 'static {
     ) -> impl Future<Output = Result<StatementCheck, CentreError>> + Send;
 
     /// How a statement spells the relation of a table's rows that has these columns, by parameters
-    /// from this number on: [`Rows::run_set`](super::upload::upload_writer::UploadWriter::run_set) binds them.
+    /// from this number on: [`UploadDriver::run_set`](super::upload::upload_driver::UploadDriver::run_set) binds them.
     fn rows_sql(table: &ServedTable<Self::Tables>, columns: &[SetColumn], first: usize) -> String;
 
     /// The rows of these tables, as remotes call them, that have no key. Where a primary key is never

@@ -4,7 +4,7 @@ use std::fmt;
 
 use tidewater_protocol::Direction;
 
-use super::column::SqlColumn;
+use super::column::{SqlColumn, SqlTable};
 use super::rule_route::{RuleRoute, alias_at};
 use crate::engine::catalog::CatalogReader;
 use crate::engine::change_log::ChangeLog;
@@ -27,6 +27,11 @@ pub trait TableAdapter: fmt::Debug + Send + Sync + 'static {
 
     /// The name of a change log's table in SQL.
     fn log_table(id: i64) -> String;
+
+    /// What stands behind `INSERT` and `UPDATE` of one row of a table.
+    fn write_clause(_details: &Self::Details) -> &'static str {
+        ""
+    }
 }
 
 /// A table of a publication, ready to be served.
@@ -277,6 +282,16 @@ impl<A: TableAdapter> ServedTable<A> {
                 std::slice::from_ref(&self.rules[rule].windows[window].column)
             }
             (WhichRule::Written, _) => &self.written,
+        }
+    }
+
+    /// Itself, as statements need it.
+    pub fn as_sql(&self) -> SqlTable<'_, A::Column> {
+        SqlTable {
+            sql_name: &self.sql_name,
+            title: &self.title,
+            columns: &self.columns,
+            key: &self.key,
         }
     }
 
