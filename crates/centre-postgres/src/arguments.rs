@@ -9,7 +9,6 @@ use tidewater_protocol::{ColumnType, Datum, Value, ValueRef};
 use super::values::PostgresType;
 use tidewater_centre::ProcedureCall;
 use tidewater_centre::engine::script::Script;
-use tidewater_centre::engine::scripts;
 use tidewater_centre::error::CentreError;
 
 /// A value as it is sent.
@@ -18,17 +17,6 @@ pub(super) enum EncodedArgument {
     Null,
     Binary(Vec<u8>),
     Text(String),
-}
-
-/// The parameters of a script's statement.
-pub(super) fn of_script(
-    statement: &scripts::ScriptStatement,
-    values: &[Value],
-    prepared: &Statement,
-) -> Vec<EncodedArgument> {
-    let typed = statement.types.iter().zip(values).zip(prepared.params());
-    let arguments = typed.map(|((column_type, value), of)| argument(*column_type, value, of));
-    arguments.collect()
 }
 
 /// The parameters of a script for a call.
@@ -60,7 +48,7 @@ pub(super) fn encoded(
 }
 
 /// A value in the binary form of the type that PostgreSQL wants, or as text that it makes one of.
-fn argument(column_type: ColumnType, value: &Value, of: &Type) -> EncodedArgument {
+pub(super) fn argument(column_type: ColumnType, value: &Value, of: &Type) -> EncodedArgument {
     if *value == Value::Null {
         return EncodedArgument::Null;
     }

@@ -29,11 +29,6 @@ impl Array {
         }
     }
 
-    /// The same parameter without values.
-    pub(super) fn emptied(&self) -> Array {
-        Array::new(self.kind)
-    }
-
     /// Appends a value; an error leaves the array as it was.
     pub(super) fn push(&mut self, datum: &Datum<'_>) -> Result<(), UnfitValue> {
         self.kind.encode(datum, &mut self.elements)?;

@@ -1,7 +1,8 @@
 //! A column, as SQL needs it.
 
-use tidewater_protocol::ColumnType;
+use tidewater_protocol::{ColumnType, Datum};
 
+use crate::rows::fitness::{is_exact, obstacle, unfit};
 use crate::values::PostgresType;
 use tidewater_centre::engine::sql::column::SqlColumn;
 
@@ -43,7 +44,6 @@ impl SqlColumn for PgColumn {
         self.kind.column_type(self.scale)
     }
 
-    /// A parameter's value as one of the column.
     fn input(&self, value: &str) -> String {
         match self.kind {
             PostgresType::Other => format!("{value}::{}", self.cast_name),
@@ -52,10 +52,38 @@ impl SqlColumn for PgColumn {
         }
     }
 
-    /// Whether the column has the value of a parameter: in the way that finds it by
-    /// an index, for columns of a key.
-    fn equals(&self, column: &str, value: &str) -> String {
-        format!("{column} = {}", self.input(value))
+    fn compares_loosely(&self) -> bool {
+        self.collation.is_some()
+    }
+
+    fn same(&self, column: &str, value: &str) -> String {
+        match self.kind {
+            PostgresType::Text => format!("{column} COLLATE \"C\" IS NOT DISTINCT FROM {value}"),
+            PostgresType::Bpchar => {
+                format!("{column} COLLATE \"C\" IS NOT DISTINCT FROM {value}::bpchar")
+            }
+            PostgresType::Json => format!("{column}::text IS NOT DISTINCT FROM {value}::text"),
+            PostgresType::Other => {
+                format!("{column}::text COLLATE \"C\" IS NOT DISTINCT FROM {value}")
+            }
+            _ => format!("{column} IS NOT DISTINCT FROM {value}"),
+        }
+    }
+
+    /// Rounded. Other than a cast to the column's type this never fails.
+    fn kept(&self, value: &str) -> String {
+        let digits = self.limit.filter(|digits| *digits < 6);
+        match (self.kind, self.scale, digits) {
+            (PostgresType::Numeric, Some(scale), _) => {
+                format!("pg_catalog.round({value}, {scale})")
+            }
+            (PostgresType::Time, _, Some(digits)) => format!("{value}::time({digits})"),
+            (PostgresType::Timestamp, _, Some(digits)) => format!("{value}::timestamp({digits})"),
+            (PostgresType::TimestampTz, _, Some(digits)) => {
+                format!("{value}::timestamptz({digits})")
+            }
+            _ => value.to_owned(),
+        }
     }
 
     /// A partition's value as the column takes it, NULL if it takes it no more: a remote may hold
@@ -89,6 +117,17 @@ impl SqlColumn for PgColumn {
             PostgresType::Other => format!("{value}::text"),
             _ => value.to_owned(),
         }
+    }
+
+    fn misfit(&self, is_key: bool, value: &Datum<'_>, room: &mut Vec<u8>) -> Option<String> {
+        obstacle(self, is_key, value).or_else(|| {
+            let fits = self.kind.encode(value, room).is_ok();
+            (!fits).then(|| unfit(self, value))
+        })
+    }
+
+    fn keeps(&self, value: &Datum<'_>) -> bool {
+        is_exact(self, value)
     }
 
     fn name(&self) -> &str {
@@ -144,38 +183,6 @@ impl SqlColumn for PgColumn {
 }
 
 impl PgColumn {
-    /// A parameter's value as the column keeps it: rounded. Other than a cast to the column's type
-    /// this never fails.
-    pub(super) fn kept(&self, value: &str) -> String {
-        let digits = self.limit.filter(|digits| *digits < 6);
-        match (self.kind, self.scale, digits) {
-            (PostgresType::Numeric, Some(scale), _) => {
-                format!("pg_catalog.round({value}, {scale})")
-            }
-            (PostgresType::Time, _, Some(digits)) => format!("{value}::time({digits})"),
-            (PostgresType::Timestamp, _, Some(digits)) => format!("{value}::timestamp({digits})"),
-            (PostgresType::TimestampTz, _, Some(digits)) => {
-                format!("{value}::timestamptz({digits})")
-            }
-            _ => value.to_owned(),
-        }
-    }
-
-    /// Whether the column has exactly the value of a parameter, NULL included.
-    pub(super) fn same(&self, column: &str, value: &str) -> String {
-        match self.kind {
-            PostgresType::Text => format!("{column} COLLATE \"C\" IS NOT DISTINCT FROM {value}"),
-            PostgresType::Bpchar => {
-                format!("{column} COLLATE \"C\" IS NOT DISTINCT FROM {value}::bpchar")
-            }
-            PostgresType::Json => format!("{column}::text IS NOT DISTINCT FROM {value}::text"),
-            PostgresType::Other => {
-                format!("{column}::text COLLATE \"C\" IS NOT DISTINCT FROM {value}")
-            }
-            _ => format!("{column} IS NOT DISTINCT FROM {value}"),
-        }
-    }
-
     /// The column as it is compared with a partition's value: of exotic types the
     /// text, because that is what partitions are told apart by.
     pub(super) fn compared(&self, prefix: &str) -> String {

@@ -14,6 +14,7 @@ use tidewater_centre::engine::database::{Database, Job, WorkerConnection};
 use tidewater_centre::engine::download::SnapshotReading;
 use tidewater_centre::engine::follow::CommittedChanges;
 use tidewater_centre::engine::served_publications::CentreShared;
+use tidewater_centre::engine::upload::upload_writer::UploadWriter;
 use tidewater_centre::engine::write_task::{WriteOutcome, WriteTask};
 use tidewater_centre::error::{CentreError, CentreResult};
 use tidewater_centre::{CallInterrupt, CallOutcome, ProcedureCall, engine};
@@ -64,7 +65,8 @@ impl WorkerConnection for PostgresWorkerConnection {
         Box::pin(async move {
             self.enter(now_ms).await?;
             let backend = self.connection.backend();
-            let mut rows = UploadRows::new(&mut self.connection, &self.shared, now_ms);
+            let mut rows =
+                UploadWriter::new(UploadRows::new(&mut self.connection, &self.shared, now_ms));
             let work = task.run(&mut rows);
             let result = watched(&self.shared, backend, now_ms, work).await;
             self.connection.leave(result).await

@@ -5,6 +5,7 @@ mod roles;
 mod types;
 
 use super::state;
+use super::waits::HURRIED_MS;
 use crate::quote::ident;
 use tidewater_centre::engine::connection::{
     Durability, SystemStatement, TransactionMode, system_sql,
@@ -14,10 +15,17 @@ use tidewater_centre::engine::sql::activity_sql::ActivitySql;
 use tidewater_centre::engine::sql::lexing::SqlLexing;
 use tidewater_centre::engine::sql::role_sql::RoleSql;
 use tidewater_centre::engine::sql::set_relation::{RelationColumn, SetRelation};
-use tidewater_centre::engine::sql::sql_dialect::{SqlDialect, StepLock};
+use tidewater_centre::engine::sql::sql_dialect::{RowLock, SqlDialect, StepLock, WriteStrategy};
 use tidewater_centre::engine::sql::system_dialect::SystemDialect;
 use tidewater_centre::engine::sql::system_table::SystemType;
 use tidewater_centre::error::CentreError;
+
+/// Constraints that are deferred from the start are so again for the next upload.
+const DEFER_AGAIN: &str = "
+DO $$ DECLARE c record; BEGIN
+FOR c IN SELECT DISTINCT n.nspname, o.conname FROM pg_catalog.pg_constraint o
+  JOIN pg_catalog.pg_namespace n ON n.oid = o.connamespace WHERE o.condeferred
+LOOP EXECUTE format('SET CONSTRAINTS %I.%I DEFERRED', c.nspname, c.conname); END LOOP; END $$";
 
 /// PostgreSQL's spelling. The rows of a statement are arrays, one for each column.
 pub(super) struct PostgresDialect;
@@ -127,6 +135,45 @@ impl SqlDialect for PostgresDialect {
 
     fn lock_written(&self, tables: &str) -> String {
         format!("LOCK TABLE {tables} IN ROW EXCLUSIVE MODE")
+    }
+
+    fn defer_again(&self) -> &'static str {
+        DEFER_AGAIN
+    }
+
+    fn check_at_once(&self) -> &'static str {
+        "SET CONSTRAINTS ALL IMMEDIATE"
+    }
+
+    fn hurry(&self) -> String {
+        format!("SET LOCAL lock_timeout = {HURRIED_MS}")
+    }
+
+    fn write_strategy(&self) -> WriteStrategy {
+        WriteStrategy::Sets
+    }
+
+    /// Also those that the database gives numbers to.
+    fn insert_clause(&self) -> &'static str {
+        " OVERRIDING SYSTEM VALUE"
+    }
+
+    fn row_lock(&self, lock: RowLock) -> Option<&'static str> {
+        Some(match lock {
+            RowLock::Change => "FOR NO KEY UPDATE OF t",
+            RowLock::Reference => "FOR UPDATE OF t",
+        })
+    }
+
+    /// It counts by itself.
+    fn count_changes(&self) -> Option<&'static str> {
+        Some(
+            "SELECT relid::pg_catalog.regclass::text, n_tup_ins, n_tup_upd, n_tup_del
+             FROM pg_catalog.pg_stat_xact_user_tables
+             WHERE n_tup_ins + n_tup_upd + n_tup_del > 0
+               AND schemaname <> 'tidewater' AND schemaname NOT LIKE 'pg\\_temp\\_%'
+             ORDER BY 1",
+        )
     }
 
     fn assume_role(&self, role: &str) -> String {

@@ -247,7 +247,7 @@ fn ask_state<'s>(
     let source = ArrayRows::source(&STATE_KINDS, 1);
     let text = STATE.replace("{rows}", &source.relation);
     let mut statement = TableStatement::new("opening a download", text);
-    statement.rows = Some(known);
+    statement.rows.push(known);
     statement.yields = vec![PostgresType::Int8, PostgresType::Text, PostgresType::Int8];
     statement.yields.push(PostgresType::Text);
     statement.yields.extend([PostgresType::Int8; 4]);
@@ -426,7 +426,7 @@ impl NewsQuestion {
     /// The step that tells the numbers of the subscriptions for which there is something new.
     fn step<'s>(&'s self, found: &'s mut Vec<usize>) -> FlightStep<'s, PostgresTables> {
         let mut statement = TableStatement::new("looking for changes", &*self.sql);
-        statement.rows = Some(&self.rows);
+        statement.rows.push(&self.rows);
         statement.yields = vec![PostgresType::Int8];
         FlightStep::table(statement, |row| {
             found.extend(integer(&row[0]).and_then(|it| usize::try_from(it).ok()));

@@ -4,7 +4,6 @@
 //! triggers, the binary formats, COPY, snapshots as watermarks. One file for each
 //! concern; here are the connections that they share.
 
-mod acting;
 mod arguments;
 mod array;
 mod caller;

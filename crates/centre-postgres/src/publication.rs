@@ -13,6 +13,7 @@ use tidewater_centre::engine::download::WindowBound;
 use tidewater_centre::engine::publication;
 use tidewater_centre::engine::sql::reading::ConditionArguments;
 use tidewater_centre::engine::sql::served_table::{self, TableAdapter};
+use tidewater_centre::engine::upload::upload_driver::SideEffects;
 use tidewater_centre::error::CentreError;
 
 /// A publication, ready to be served.
@@ -32,21 +33,9 @@ pub(crate) struct PostgresTables;
 #[derive(Debug)]
 pub(crate) struct TableDetails {
     pub(super) oid: u32,
-    pub(super) effects: Effects,
+    pub(super) effects: SideEffects,
     /// What [`super::FINGERPRINTS`] said when it was loaded.
     pub(super) fingerprint: String,
-}
-
-/// What beside the uploaded rows an upload may change.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Effects {
-    /// Triggers of the user, generated columns, or values that a column gives back in
-    /// another form.
-    pub(super) always: bool,
-    /// Foreign keys that act on a delete.
-    pub(super) on_delete: bool,
-    /// Foreign keys that act on an update.
-    pub(super) on_update: bool,
 }
 
 impl TableAdapter for PostgresTables {
@@ -111,7 +100,7 @@ pub(super) fn served_table(
     };
     let details = TableDetails {
         oid: live.oid,
-        effects: Effects {
+        effects: SideEffects {
             // Whether a partition has a trigger of its own is not asked in every upload.
             always: live.members.is_some()
                 || live.user_triggers

@@ -1,7 +1,6 @@
 //! How statements on the server's own tables are run here.
 
 use std::borrow::Cow;
-use std::error::Error;
 use std::pin::Pin;
 use std::task::Poll;
 
@@ -9,22 +8,24 @@ use bytes::BytesMut;
 use futures_util::future::{self, BoxFuture};
 use futures_util::{FutureExt, StreamExt, pin_mut};
 use tokio_postgres::types::{FromSql, IsNull, ToSql, Type, to_sql_checked};
-use tokio_postgres::{Client, Statement};
+use tokio_postgres::{Client, Error, Statement};
 
-use tidewater_protocol::{ColumnType, Value};
+use tidewater_protocol::{Code, ColumnType, Value};
 
 use super::connection::PostgresConnection;
 use super::description::describe;
 use super::dialect::PostgresDialect;
-use crate::driver_error::statement_failed;
+use crate::driver_error::{centre_error, statement_failed};
 use crate::publication::PostgresTables;
+use crate::rows::refusal;
 use crate::script_times;
-use crate::table_statement::{run_on_tables, run_script};
+use crate::table_statement::run_on_tables;
 use tidewater_centre::engine::connection::{self, ResultRow, StatementResult, SystemStatement};
 use tidewater_centre::engine::described_statement::{DescribedStatement, DescriptionError};
 use tidewater_centre::engine::flight::{
-    FlightFailure, FlightStep, RowTaker, ScriptCall, StatementUse, TableArgument, TableStatement,
+    FlightFailure, FlightStep, RowTaker, StatementUse, TableArgument, TableStatement,
 };
+use tidewater_centre::engine::row_fault::{RefusalReason, RowFault};
 use tidewater_centre::engine::sql::sql_dialect::SqlDialect;
 use tidewater_centre::engine::sql::system_dialect::SystemDialect as _;
 use tidewater_centre::error::CentreError;
@@ -38,7 +39,7 @@ impl ToSql for EncodedParameter<'_> {
         &self,
         kind: &Type,
         out: &mut BytesMut,
-    ) -> Result<IsNull, Box<dyn Error + Sync + Send>> {
+    ) -> Result<IsNull, Box<dyn std::error::Error + Sync + Send>> {
         match self.0 {
             Value::Null => Ok(IsNull::Yes),
             Value::Integer(integer) => match *kind {
@@ -65,7 +66,10 @@ impl ToSql for EncodedParameter<'_> {
 struct ResultCell(Value);
 
 impl<'a> FromSql<'a> for ResultCell {
-    fn from_sql(kind: &Type, bytes: &'a [u8]) -> Result<ResultCell, Box<dyn Error + Sync + Send>> {
+    fn from_sql(
+        kind: &Type,
+        bytes: &'a [u8],
+    ) -> Result<ResultCell, Box<dyn std::error::Error + Sync + Send>> {
         Ok(ResultCell(match *kind {
             Type::BOOL => Value::Integer(i64::from(bool::from_sql(kind, bytes)?)),
             Type::INT2 => Value::Integer(i64::from(i16::from_sql(kind, bytes)?)),
@@ -77,7 +81,7 @@ impl<'a> FromSql<'a> for ResultCell {
         }))
     }
 
-    fn from_sql_null(_: &Type) -> Result<ResultCell, Box<dyn Error + Sync + Send>> {
+    fn from_sql_null(_: &Type) -> Result<ResultCell, Box<dyn std::error::Error + Sync + Send>> {
         Ok(ResultCell(Value::Null))
     }
 
@@ -90,7 +94,7 @@ async fn run(
     client: &Client,
     statement: &Statement,
     own: &SystemStatement,
-) -> Result<StatementResult, tokio_postgres::Error> {
+) -> Result<StatementResult, Error> {
     // Rows are arrays, one for each column.
     let rows = match own.sql.row_columns() {
         None => {
@@ -108,7 +112,7 @@ async fn run(
     while let Some(row) = rows.next().await {
         let row = row?;
         let values = (0..row.len()).map(|index| Ok(row.try_get::<_, ResultCell>(index)?.0));
-        let values: Result<_, tokio_postgres::Error> = values.collect();
+        let values: Result<_, Error> = values.collect();
         answer.rows.push(ResultRow(values?));
     }
     answer.changed = rows.rows_affected().unwrap_or(0);
@@ -133,30 +137,7 @@ pub(super) async fn all_at_once<T>(futures: Vec<BoxFuture<'_, T>>) -> Vec<T> {
     outputs
 }
 
-/// Runs statements that [`PostgresConnection::prepare_own`] has prepared, all in one flight.
-pub(super) async fn run_all(
-    client: &Client,
-    prepared: &[Statement],
-    statements: &[SystemStatement],
-) -> Result<Vec<StatementResult>, tokio_postgres::Error> {
-    let runs = prepared.iter().zip(statements);
-    let runs = runs.map(|(statement, own)| run(client, statement, own).boxed());
-    let answers = all_at_once(runs.collect()).await.into_iter();
-    answers.collect()
-}
-
 impl PostgresConnection {
-    pub(super) async fn prepare_own(
-        &mut self,
-        statements: &[SystemStatement],
-    ) -> Result<Vec<Statement>, CentreError> {
-        let mut prepared = Vec::with_capacity(statements.len());
-        for own in statements {
-            prepared.push(self.prepare_one_of_own(own).await?);
-        }
-        Ok(prepared)
-    }
-
     async fn prepare_one_of_own(
         &mut self,
         own: &SystemStatement,
@@ -184,12 +165,15 @@ impl connection::DatabaseConnection for PostgresConnection {
         let mut prepared = Vec::with_capacity(steps.len());
         for (step, number) in steps.into_iter().zip(0..) {
             let step = self.prepare_step(step).await;
-            prepared.push(step.map_err(|error| FlightFailure {
+            let step = step.map_err(|error| FlightFailure {
                 step: number,
                 done: Vec::new(),
                 error,
-            })?);
+                fault: None,
+            })?;
+            prepared.push(step);
         }
+        join_texts(&mut prepared);
         let client = self.client();
         let runs = prepared.into_iter();
         let runs = runs.map(|step| run_step(client, what, step).boxed());
@@ -198,11 +182,12 @@ impl connection::DatabaseConnection for PostgresConnection {
         for answer in all_at_once(runs.collect()).await {
             match answer {
                 Ok(answer) => done.push(answer),
-                Err(error) => {
+                Err(StepFailure { error, fault }) => {
                     return Err(FlightFailure {
                         step: done.len(),
                         done,
                         error,
+                        fault,
                     });
                 }
             }
@@ -227,16 +212,19 @@ impl PostgresConnection {
     ) -> Result<PreparedStep<'s>, CentreError> {
         Ok(match step {
             FlightStep::Run(sql) => PreparedStep::Run(sql),
+            FlightStep::Limit(limit) => PreparedStep::Run(match limit {
+                Some(limit) => {
+                    let millis = limit.as_millis();
+                    format!("SET LOCAL statement_timeout = {millis}").into()
+                }
+                None => "SET LOCAL statement_timeout TO DEFAULT".into(),
+            }),
             FlightStep::Commit => PreparedStep::Run("COMMIT".into()),
             FlightStep::System(own) => {
                 PreparedStep::System(self.prepare_one_of_own(own).await?, own)
             }
             FlightStep::Table(asked, take) => {
                 PreparedStep::Table(self.prepare_on_tables(&asked).await?, asked, take)
-            }
-            FlightStep::Script(call, take) => {
-                let script = &call.statement.script;
-                PreparedStep::Script(script_times::prepare(self, script).await?, call, take)
             }
         })
     }
@@ -245,15 +233,21 @@ impl PostgresConnection {
         &mut self,
         statement: &TableStatement<'_, PostgresTables>,
     ) -> Result<Statement, CentreError> {
-        let types = statement
-            .arguments
-            .iter()
-            .map(|TableArgument::Value(kind, _)| {
+        let types = statement.arguments.iter().map(|it| match it {
+            TableArgument::Value(kind, _) => {
                 Type::from_oid(kind.parameter().0).unwrap_or(Type::UNKNOWN)
-            });
-        let types: Vec<Type> = types.collect();
+            }
+            TableArgument::Untyped(..) | TableArgument::Rows(_) => Type::UNKNOWN,
+            TableArgument::Moment(_) => Type::TIMESTAMPTZ,
+        });
+        let mut types: Vec<Type> = types.collect();
+        let last = types.iter().rposition(|it| *it != Type::UNKNOWN);
+        types.truncate(last.map_or(0, |it| it + 1));
         match statement.usage {
-            StatementUse::Often => self.prepare(&statement.sql, &types).await,
+            StatementUse::Often => {
+                let sql = script_times::told_apart(&statement.sql, &statement.arguments);
+                self.prepare(&sql, &types).await
+            }
             StatementUse::Once => {
                 let prepared = self.client().prepare_typed(&statement.sql, &types).await;
                 prepared.map_err(statement_failed(statement.what))
@@ -274,30 +268,89 @@ enum PreparedStep<'s> {
     Run(Cow<'s, str>),
     System(Statement, &'s SystemStatement),
     Table(Statement, TableStatement<'s, PostgresTables>, RowTaker<'s>),
-    Script(Statement, ScriptCall<'s>, RowTaker<'s>),
+}
+
+/// Texts behind each other go as one.
+fn join_texts(steps: &mut [PreparedStep<'_>]) {
+    let mut first: Option<usize> = None;
+    for at in 0..steps.len() {
+        let PreparedStep::Run(text) = &mut steps[at] else {
+            first = None;
+            continue;
+        };
+        let text = std::mem::take(text);
+        match first {
+            _ if text.is_empty() => {}
+            None => {
+                steps[at] = PreparedStep::Run(text);
+                first = Some(at);
+            }
+            Some(first) => {
+                if let PreparedStep::Run(before) = &mut steps[first] {
+                    *before = format!("{before}; {text}").into();
+                }
+            }
+        }
+    }
+}
+
+/// Why a step has failed.
+pub(crate) struct StepFailure {
+    pub(crate) error: CentreError,
+    fault: Option<Box<RowFault>>,
+}
+
+impl From<CentreError> for StepFailure {
+    fn from(error: CentreError) -> StepFailure {
+        StepFailure { error, fault: None }
+    }
+}
+
+impl StepFailure {
+    /// A value of the rows of a set is none of its column.
+    pub(crate) fn unfit(column: &str) -> StepFailure {
+        let reason = format!("the value of {column} is none of its column's");
+        StepFailure {
+            error: CentreError::Internal {
+                message: reason.clone(),
+            },
+            fault: Some(Box::new(RowFault {
+                refusal: RefusalReason::new(Code::RowBadValue, reason),
+                is_certain: true,
+                is_denied: false,
+                has_ended: false,
+                row: 0,
+            })),
+        }
+    }
+}
+
+/// An error of a step as ours, with what it is of rows.
+pub(crate) fn step_failed(what: &str) -> impl Fn(Error) -> StepFailure + '_ {
+    move |error| StepFailure {
+        fault: refusal::fault(&error).map(Box::new),
+        error: centre_error(what, &error),
+    }
 }
 
 async fn run_step(
     client: &Client,
     what: &str,
     step: PreparedStep<'_>,
-) -> Result<StatementResult, CentreError> {
+) -> Result<StatementResult, StepFailure> {
     match step {
         PreparedStep::Run(sql) if sql.is_empty() => Ok(StatementResult::default()),
         PreparedStep::Run(sql) => {
             let done = client.batch_execute(&sql).await;
-            done.map_err(statement_failed(what))?;
+            done.map_err(step_failed(what))?;
             Ok(StatementResult::default())
         }
         PreparedStep::System(prepared, own) => {
             let answer = run(client, &prepared, own).await;
-            answer.map_err(statement_failed(what))
+            answer.map_err(step_failed(what))
         }
         PreparedStep::Table(prepared, asked, mut take) => {
             run_on_tables(client, &prepared, &asked, &mut *take).await
-        }
-        PreparedStep::Script(prepared, call, mut take) => {
-            run_script(client, &prepared, call, &mut *take).await
         }
     }
 }

@@ -5,21 +5,20 @@ use std::pin::pin;
 
 use futures_util::TryStreamExt;
 use tokio_postgres::types::ToSql;
-use tokio_postgres::{Client, RowStream, Statement};
+use tokio_postgres::{Client, Statement};
 
-use tidewater_protocol::Datum;
+use tidewater_protocol::{ColumnType, Datum};
 
-use super::arguments::{EncodedArgument, encoded, of_script};
+use super::arguments::{EncodedArgument, argument, encoded};
 use super::array::Array;
 use super::decoder::{RowDecoder, recycle};
 use super::publication::PostgresTables;
 use super::values::PostgresType;
-use crate::driver_error::statement_failed;
+use crate::system_statement::{StepFailure, step_failed};
 use tidewater_centre::engine::connection::StatementResult;
 use tidewater_centre::engine::flight::{
-    RowParameters, RowSource, ScriptCall, StatementUse, TableArgument, TableStatement, TakeRow,
+    RowParameters, RowSource, SetArgument, StatementUse, TableArgument, TableStatement, TakeRow,
 };
-use tidewater_centre::error::CentreError;
 
 /// COPY BINARY begins with a signature, flags and an extension area.
 const COPY_HEADER_BYTES: usize = 19;
@@ -86,52 +85,49 @@ pub(super) async fn run_on_tables(
     prepared: &Statement,
     asked: &TableStatement<'_, PostgresTables>,
     take: TakeRow<'_>,
-) -> Result<StatementResult, CentreError> {
+) -> Result<StatementResult, StepFailure> {
     if asked.usage == StatementUse::Bulk {
         copy_out(client, prepared, asked, take).await?;
         return Ok(StatementResult::default());
     }
-    let failed = statement_failed(asked.what);
-    let arguments = asked.arguments.iter();
-    let arguments = arguments.map(|TableArgument::Value(kind, value)| encoded(*kind, value));
-    let arguments: Vec<EncodedArgument> = arguments.collect::<Result<_, CentreError>>()?;
-    let arrays = asked.rows.iter().flat_map(|it| &it.arrays);
+    let failed = step_failed(asked.what);
+    let mut arguments: Vec<EncodedArgument> = Vec::with_capacity(asked.arguments.len());
+    let mut sets: Vec<Array> = Vec::new();
+    for (it, of) in asked.arguments.iter().zip(prepared.params()) {
+        match it {
+            TableArgument::Value(kind, value) => arguments.push(encoded(*kind, value)?),
+            TableArgument::Untyped(column_type, value) => {
+                arguments.push(argument(*column_type, value, of));
+            }
+            TableArgument::Moment(value) => {
+                arguments.push(argument(ColumnType::TimestampTz, value, of));
+            }
+            TableArgument::Rows(set) => sets.extend(set_arrays(set)?),
+        }
+    }
+    let arrays = asked.rows.iter().flat_map(|it| &it.arrays).chain(&sets);
     let parameters = arguments.iter().map(|it| it as &(dyn ToSql + Sync));
     let parameters = parameters.chain(arrays.map(|it| it as &(dyn ToSql + Sync)));
     let parameters: Vec<&(dyn ToSql + Sync)> = parameters.collect();
     let rows = client.query_raw(prepared, parameters).await;
-    let decoder = RowDecoder::new(asked.yields.iter().copied());
-    take_rows(rows.map_err(&failed)?, decoder, asked.what, take).await
-}
-
-/// Runs a statement of a script, whose columns are what PostgreSQL says.
-pub(super) async fn run_script(
-    client: &Client,
-    prepared: &Statement,
-    call: ScriptCall<'_>,
-    take: TakeRow<'_>,
-) -> Result<StatementResult, CentreError> {
-    let arguments = of_script(call.statement, call.values, prepared);
-    let rows = client.query_raw(prepared, arguments).await;
-    let columns = prepared.columns().iter();
-    let decoder = RowDecoder::new(columns.map(|it| PostgresType::from_oid(it.type_().oid())));
-    let rows = rows.map_err(statement_failed(call.what))?;
-    take_rows(rows, decoder, call.what, take).await
-}
-
-async fn take_rows(
-    rows: RowStream,
-    mut decoder: RowDecoder,
-    what: &str,
-    take: TakeRow<'_>,
-) -> Result<StatementResult, CentreError> {
-    let failed = statement_failed(what);
-    let mut rows = pin!(rows);
-    let mut values = Vec::new();
+    let mut rows = pin!(rows.map_err(&failed)?);
+    let is_described = !asked.described.is_empty();
+    let mut decoder = match is_described {
+        true => {
+            let columns = prepared.columns().iter();
+            RowDecoder::new(columns.map(|it| PostgresType::from_oid(it.type_().oid())))
+        }
+        false => RowDecoder::new(asked.yields.iter().copied()),
+    };
+    let mut values = Vec::with_capacity(asked.yields.len());
     while let Some(row) = rows.try_next().await.map_err(&failed)? {
         let mut datums = recycle(values);
-        decoder.result(&row, 0, &mut datums)?;
-        take(&datums)?;
+        match decoder.result(&row, 0, &mut datums) {
+            Ok(()) => take(&datums)?,
+            // What an operator's statement yields may be nothing that can be read.
+            Err(_) if is_described => {}
+            Err(error) => return Err(error.into()),
+        }
         values = recycle(datums);
     }
     Ok(StatementResult {
@@ -140,14 +136,29 @@ async fn take_rows(
     })
 }
 
+/// The parameters of a relation of rows, an array for each column.
+fn set_arrays(set: &SetArgument<'_, PostgresType>) -> Result<Vec<Array>, StepFailure> {
+    let columns = set.columns.iter().enumerate().map(|(at, column)| {
+        let mut array = Array::new(column.kind);
+        for row in set.rows {
+            let (datum, _) = column.column_type.datum(row[at].as_ref());
+            if array.push(&datum).is_err() {
+                return Err(StepFailure::unfit(column.name));
+            }
+        }
+        Ok(array)
+    });
+    columns.collect()
+}
+
 /// Reads the rows of a COPY.
 async fn copy_out(
     client: &Client,
     prepared: &Statement,
     asked: &TableStatement<'_, PostgresTables>,
     take: TakeRow<'_>,
-) -> Result<(), CentreError> {
-    let failed = statement_failed(asked.what);
+) -> Result<(), StepFailure> {
+    let failed = step_failed(asked.what);
     let stream = client.copy_out(prepared).await.map_err(&failed)?;
     let mut stream = pin!(stream);
     let mut decoder = RowDecoder::new(asked.yields.iter().copied());

@@ -5,7 +5,7 @@
     reason = "how long a statement takes is measured by the clock; nothing else depends on it"
 )]
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use rusqlite::types::ValueRef as Stored;
 use rusqlite::{ErrorCode, Statement, ffi, params_from_iter};
@@ -25,7 +25,15 @@ use tidewater_centre::error::CentreError;
 use tidewater_centre::{CallAnswer, CallInterrupt, CallOutcome, Cancel, ProcedureCall};
 
 /// So many steps of a statement are between two looks whether it is to end.
-pub(super) const STEPS: i32 = 1_000;
+const STEPS: i32 = 1_000;
+
+/// Has statements end that take longer.
+pub(super) fn limit_time(connection: &SqliteConnection, limit: Option<Duration>) {
+    match limit.and_then(|it| Instant::now().checked_add(it)) {
+        Some(until) => connection.progress_handler(STEPS, Some(move || Instant::now() >= until)),
+        None => connection.progress_handler(0, None::<fn() -> bool>),
+    }
+}
 
 /// Interrupts the calls of a worker: each looks by itself.
 pub(super) struct SqliteInterrupter;

@@ -68,6 +68,21 @@ impl SqliteColumn {
     }
 }
 
+#[cfg(test)]
+impl SqliteColumn {
+    /// A column that is declared so.
+    pub(super) fn declared(name: &str, declared: &str) -> SqliteColumn {
+        SqliteColumn {
+            name: name.to_owned(),
+            sql: quote(name),
+            column_type: values::column_type(declared).expect("a type that is published"),
+            declared: declared.to_owned(),
+            is_kept_as_text: values::is_kept_as_text(declared),
+            default: None,
+        }
+    }
+}
+
 impl SqlColumn for SqliteColumn {
     type Kind = SqliteKind;
 
@@ -75,20 +90,6 @@ impl SqlColumn for SqliteColumn {
         SqliteKind {
             column_type: self.column_type,
             is_kept_as_text: self.is_kept_as_text,
-        }
-    }
-
-    fn column_type(&self) -> ColumnType {
-        self.column_type
-    }
-
-    /// Text to the byte, whatever its collation, once by that, for its index, and once to the byte.
-    fn equals(&self, column: &str, value: &str) -> String {
-        match self.column_type {
-            ColumnType::Text => {
-                format!("{column} = {value} AND {column} = {value} COLLATE BINARY")
-            }
-            _ => format!("{column} = {value}"),
         }
     }
 
@@ -112,6 +113,48 @@ impl SqlColumn for SqliteColumn {
 
     fn default_sql(&self) -> Option<&str> {
         self.default.as_deref()
+    }
+
+    fn column_type(&self) -> ColumnType {
+        self.column_type
+    }
+
+    /// Once by its collation, for its index, and once to the byte.
+    fn equals(&self, column: &str, parameter: &str) -> String {
+        match self.column_type {
+            ColumnType::Text => {
+                format!("{column} = {parameter} AND {column} = {parameter} COLLATE BINARY")
+            }
+            _ => format!("{column} = {parameter}"),
+        }
+    }
+
+    fn misfit(&self, _: bool, value: &Datum<'_>, _: &mut Vec<u8>) -> Option<String> {
+        const LONGEST: usize = 40;
+        let bound = values::bind(self.column_type, self.is_kept_as_text, value);
+        let why = bound.err()?;
+        let mut text = value.to_string();
+        if let Some((end, _)) = text.char_indices().nth(LONGEST) {
+            text.truncate(end);
+            text.push('…');
+        }
+        Some(format!("{}: {text:?} {why} ({})", self.name, self.declared))
+    }
+
+    fn keeps(&self, value: &Datum<'_>) -> bool {
+        values::is_kept(self.column_type, self.is_kept_as_text, value)
+    }
+
+    fn normalize<'v>(&self, value: Datum<'v>) -> Datum<'v> {
+        values::normalize(self.column_type, value)
+    }
+
+    fn is_equal(&self, left: &Datum<'_>, right: &Datum<'_>) -> bool {
+        values::equal(left, right)
+    }
+
+    fn differs(&self, left: &Datum<'_>, right: &Datum<'_>) -> bool {
+        values::differ(left, right)
     }
 
     fn coerce<'v>(&self, value: Datum<'v>) -> Option<Datum<'v>> {

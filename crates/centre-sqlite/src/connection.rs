@@ -10,19 +10,21 @@ use rusqlite::types::{ToSqlOutput, Value as Native, ValueRef as Stored};
 
 use tidewater_protocol::{ColumnType, Datum, Value};
 
-use super::arguments::of_script;
+use super::arguments::{bound, moment, set_json};
+use super::calls::limit_time;
 use super::description::describe;
 use super::dialect::SqliteDialect;
-use super::download::values as read_values;
 use super::environment::DeploymentCommits;
-use super::failure;
 use super::publication::SqliteTables;
+use super::rows::refusal;
 use super::values::{self, SqliteKind};
+use super::{download, failure};
 use tidewater_centre::engine::connection::{self, ResultRow, StatementResult, SystemStatement};
 use tidewater_centre::engine::described_statement::{DescribedStatement, DescriptionError};
 use tidewater_centre::engine::flight::{
-    FlightFailure, FlightStep, ScriptCall, StatementUse, TableArgument, TableStatement, TakeRow,
+    FlightFailure, FlightStep, StatementUse, TableArgument, TableStatement, TakeRow,
 };
+use tidewater_centre::engine::row_fault::RowFault;
 use tidewater_centre::engine::sql::sql_dialect::SqlDialect;
 use tidewater_centre::engine::sql::statement_shape::{StatementIdentity, SystemSql};
 use tidewater_centre::engine::sql::system_dialect::SystemDialect as _;
@@ -158,12 +160,44 @@ fn run_once<'v>(
     Ok(StatementResult { rows, changed })
 }
 
+/// Why a step has failed.
+struct StepFailure {
+    error: CentreError,
+    fault: Option<Box<RowFault>>,
+}
+
+impl From<CentreError> for StepFailure {
+    fn from(error: CentreError) -> StepFailure {
+        StepFailure { error, fault: None }
+    }
+}
+
 impl SqliteConnection {
+    /// An error of a step as ours, with what it is of the row of this number.
+    fn step_failed<'a>(
+        &'a self,
+        what: &'a str,
+        row: usize,
+    ) -> impl Fn(rusqlite::Error) -> StepFailure + Copy + 'a {
+        move |error| StepFailure {
+            fault: refusal::reason(&error).map(|refusal| {
+                Box::new(RowFault {
+                    refusal,
+                    is_certain: true,
+                    is_denied: false,
+                    has_ended: self.is_autocommit(),
+                    row,
+                })
+            }),
+            error: failure(what)(error),
+        }
+    }
+
     fn run_step(
         &self,
         what: &str,
         step: FlightStep<'_, SqliteTables>,
-    ) -> Result<StatementResult, CentreError> {
+    ) -> Result<StatementResult, StepFailure> {
         let commits = match &step {
             FlightStep::Run(sql) => self.is_autocommit() && !sql.starts_with("BEGIN"),
             step => matches!(step, FlightStep::Commit),
@@ -174,13 +208,13 @@ impl SqliteConnection {
         let done = match step {
             FlightStep::Run(sql) => run_text(self, &sql),
             FlightStep::Commit => run_text(self, "COMMIT"),
+            FlightStep::Limit(_) => Ok(StatementResult::default()),
             FlightStep::System(own) => run(self, own),
             FlightStep::Table(statement, mut take) => {
                 return run_on_tables(self, &statement, &mut *take);
             }
-            FlightStep::Script(call, mut take) => return run_script(self, call, &mut *take),
         };
-        done.map_err(failure(what))
+        done.map_err(self.step_failed(what, 0))
     }
 }
 
@@ -196,11 +230,11 @@ fn run_text(connection: &rusqlite::Connection, sql: &str) -> rusqlite::Result<St
 
 /// Runs a statement on the application's tables, for rows one after the other.
 fn run_on_tables(
-    connection: &rusqlite::Connection,
+    connection: &SqliteConnection,
     asked: &TableStatement<'_, SqliteTables>,
     take: TakeRow<'_>,
-) -> Result<StatementResult, CentreError> {
-    let failed = failure(asked.what);
+) -> Result<StatementResult, StepFailure> {
+    let failed = connection.step_failed(asked.what, 0);
     let arguments: Vec<Native> = asked.arguments.iter().map(argument).collect();
     let (mut kept, mut prepared);
     let statement: &mut rusqlite::Statement<'_> = match asked.usage {
@@ -214,66 +248,52 @@ fn run_on_tables(
         }
     };
     let mut answer = StatementResult::default();
-    match asked.rows {
-        None => answer.changed = run_for(statement, arguments, asked, take)?,
+    let mut run = |parameters: &mut dyn Iterator<Item = &Native>, row| {
+        let failed = connection.step_failed(asked.what, row);
+        let parameters = params_from_iter(parameters);
+        if statement.column_count() == 0 {
+            answer.changed += statement.execute(parameters).map_err(failed)? as u64;
+            return Ok(());
+        }
+        let mut found = statement.query(parameters).map_err(failed)?;
+        while let Some(row) = found.next().map_err(failed)? {
+            let values: rusqlite::Result<Vec<Datum<'_>>> = match asked.described {
+                [] => {
+                    let yields = asked.yields.iter().enumerate();
+                    let values = yields.map(|(at, kind)| Ok(kind.read(row.get_ref(at)?)));
+                    values.collect()
+                }
+                types => download::values(row, 0, types),
+            };
+            answer.changed += 1;
+            take(&values.map_err(failed)?)?;
+        }
+        Ok::<_, StepFailure>(())
+    };
+    match asked.rows.first() {
+        None => run(&mut arguments.iter(), 0)?,
         Some(rows) => {
-            for (row, number) in rows.rows.iter().zip(1..) {
-                let mut parameters = arguments.clone();
-                parameters.push(Native::Integer(number));
-                parameters.extend(row.iter().cloned());
-                answer.changed += run_for(statement, parameters, asked, &mut *take)?;
+            for (at, row) in rows.rows.iter().enumerate().skip(asked.done) {
+                let number = Native::Integer(at as i64 + 1);
+                let parameters = arguments.iter().chain([&number]).chain(row);
+                run(&mut { parameters }, at)?;
             }
         }
     }
     Ok(answer)
 }
 
-/// Runs a statement once; tells how many rows it has changed.
-fn run_for(
-    statement: &mut rusqlite::Statement<'_>,
-    parameters: Vec<Native>,
-    asked: &TableStatement<'_, SqliteTables>,
-    take: TakeRow<'_>,
-) -> Result<u64, CentreError> {
-    let failed = failure(asked.what);
-    let parameters = params_from_iter(parameters);
-    if statement.column_count() == 0 {
-        return Ok(statement.execute(parameters).map_err(failed)? as u64);
-    }
-    let mut rows = statement.query(parameters).map_err(failed)?;
-    let mut found = 0;
-    while let Some(row) = rows.next().map_err(failed)? {
-        found += 1;
-        let yields = asked.yields.iter().enumerate();
-        let values = yields.map(|(at, kind)| Ok(kind.read(row.get_ref(at)?)));
-        let values: rusqlite::Result<Vec<Datum<'_>>> = values.collect();
-        take(&values.map_err(failed)?)?;
-    }
-    Ok(found)
-}
-
 fn argument(argument: &TableArgument<'_, SqliteKind>) -> Native {
-    let TableArgument::Value(kind, value) = argument;
-    let bound = values::bind(kind.column_type, kind.is_kept_as_text, value);
-    // What the column cannot keep is compared as it is.
-    bound.unwrap_or_else(|_| values::native(value.stored(&mut String::new())))
-}
-
-/// Runs a statement of a script once.
-fn run_script(
-    connection: &rusqlite::Connection,
-    call: ScriptCall<'_>,
-    take: TakeRow<'_>,
-) -> Result<StatementResult, CentreError> {
-    let failed = failure(call.what);
-    let sql = &call.statement.script.sql;
-    let mut prepared = connection.prepare_cached(sql).map_err(failed)?;
-    let natives = of_script(call.statement, call.values);
-    let mut rows = prepared.query(params_from_iter(natives)).map_err(failed)?;
-    while let Some(row) = rows.next().map_err(failed)? {
-        take(&read_values(row, 0, &call.statement.yields).map_err(failed)?)?;
+    match argument {
+        TableArgument::Value(kind, value) => {
+            let bound = values::bind(kind.column_type, kind.is_kept_as_text, value);
+            // What the column cannot keep is compared as it is.
+            bound.unwrap_or_else(|_| values::native(value.stored(&mut String::new())))
+        }
+        TableArgument::Untyped(column_type, value) => bound(*column_type, value),
+        TableArgument::Moment(value) => moment(value),
+        TableArgument::Rows(set) => Native::Text(set_json(set)),
     }
-    Ok(StatementResult::default())
 }
 
 impl connection::DatabaseConnection for SqliteConnection {
@@ -291,12 +311,23 @@ impl connection::DatabaseConnection for SqliteConnection {
         steps: Vec<FlightStep<'_, SqliteTables>>,
     ) -> Result<Vec<StatementResult>, FlightFailure> {
         let mut answers = Vec::with_capacity(steps.len());
+        let mut limit = None;
         let mut steps = steps.into_iter().enumerate();
         while let Some((number, step)) = steps.next() {
+            if let FlightStep::Limit(of_rest) = step {
+                limit = of_rest;
+            }
+            let is_limited = limit.is_some() && matches!(step, FlightStep::Table(..));
+            if is_limited {
+                limit_time(self, limit);
+            }
             let done = self.run_step(what, step);
+            if is_limited {
+                limit_time(self, None);
+            }
             match done {
                 Ok(answer) => answers.push(answer),
-                Err(error) => {
+                Err(StepFailure { error, fault }) => {
                     let is_undone = steps.any(|(_, it)| matches!(it, FlightStep::Commit));
                     if is_undone && !self.is_autocommit() {
                         // The error says more than that this failed, too.
@@ -306,6 +337,7 @@ impl connection::DatabaseConnection for SqliteConnection {
                         step: number,
                         done: answers,
                         error,
+                        fault,
                     });
                 }
             }

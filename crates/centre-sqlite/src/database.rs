@@ -17,6 +17,7 @@ use tidewater_centre::engine::database::{Database, Job, WorkerConnection};
 use tidewater_centre::engine::follow::CommittedChanges;
 use tidewater_centre::engine::served_publications::{CentreShared, ServedPublications};
 use tidewater_centre::engine::thread::{ConnectionThread, ThreadOwner, at_once};
+use tidewater_centre::engine::upload::upload_writer::UploadWriter;
 use tidewater_centre::engine::write_task::{WriteOutcome, WriteTask};
 use tidewater_centre::error::CentreResult;
 use tidewater_centre::{CallInterrupt, CallOutcome, ProcedureCall, engine};
@@ -61,7 +62,10 @@ impl WorkerConnection for SqliteWorkerConnection {
         let served = self.served.clone();
         Box::pin(self.thread.run(move |connection| {
             let served = refresh(connection, &served)?;
-            at_once(task.run(&mut UploadRows::new(connection, &served)))
+            at_once(task.run(&mut UploadWriter::new(UploadRows {
+                connection,
+                served: &served,
+            })))
         }))
     }
 

@@ -1,6 +1,7 @@
 //! How statements on the server's own tables are spelled here, and the tables.
 
 use super::quote;
+use super::tracking::literal;
 use tidewater_centre::engine::connection::{SystemStatement, TransactionMode, system_sql};
 use tidewater_centre::engine::sql::lexing::SqlLexing;
 use tidewater_centre::engine::sql::set_relation::{RelationColumn, SetRelation};
@@ -87,6 +88,50 @@ impl SqlDialect for SqliteDialect {
 
     fn forget_caller(&self) -> Vec<SystemStatement> {
         vec![system_sql!("DELETE FROM tidewater.uploading")]
+    }
+
+    /// A table says it.
+    fn end_writing(&self) -> Vec<SystemStatement> {
+        self.forget_caller()
+    }
+
+    fn defer_checks(&self) -> Option<(&'static str, &'static str)> {
+        Some((
+            "PRAGMA defer_foreign_keys = ON",
+            "PRAGMA defer_foreign_keys = OFF",
+        ))
+    }
+
+    fn watched_tables(&self) -> Option<&'static str> {
+        Some(
+            "SELECT name FROM main.sqlite_schema WHERE type = 'table'
+               AND name NOT LIKE 'sqlite\\_%' ESCAPE '\\'
+               AND name NOT LIKE 'tidewater\\_%' ESCAPE '\\'
+               AND sql NOT LIKE 'CREATE VIRTUAL%'",
+        )
+    }
+
+    /// By temporary triggers, which go with the transaction.
+    fn watch_changes(&self, tables: &[String]) -> String {
+        let mut sql = "CREATE TEMP TABLE tidewater_tried (name TEXT, op INTEGER);".to_owned();
+        for (number, table) in tables.iter().enumerate() {
+            for (op, event) in ["INSERT", "UPDATE", "DELETE"].iter().enumerate() {
+                sql.push_str(&format!(
+                    "CREATE TEMP TRIGGER tidewater_tried_{number}_{op} AFTER {event} ON main.{}
+                     BEGIN INSERT INTO tidewater_tried VALUES ({}, {op}); END;",
+                    quote(table),
+                    literal(table),
+                ));
+            }
+        }
+        sql
+    }
+
+    fn count_changes(&self) -> Option<&'static str> {
+        Some(
+            "SELECT name, sum(op = 0), sum(op = 1), sum(op = 2) FROM temp.tidewater_tried
+             GROUP BY name ORDER BY name",
+        )
     }
 
     /// Its subqueries cannot name their columns.

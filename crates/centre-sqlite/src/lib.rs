@@ -27,7 +27,6 @@ mod prune;
 mod publication;
 mod recorded_log;
 mod route_triggers;
-mod row;
 mod rows;
 mod scope_sources;
 mod served;

@@ -36,12 +36,8 @@ pub(crate) struct TableDetails {
     pub(super) key_types: Vec<ColumnType>,
     /// A failed statement may leave something behind.
     pub(super) guarded: bool,
-    /// `SELECT` of rows as they are read, by key.
-    pub(super) read_key: String,
-    pub(super) delete_key: String,
-    /// The keys of published children, by their foreign keys that act on deletes; the parameters are
-    /// the values of the key that they refer to.
-    pub(super) child_keys: Vec<String>,
+    /// A foreign key of the table to itself acts.
+    pub(super) acts_on_itself: bool,
     /// Overrides the table's own ON CONFLICT clauses, which could displace rows that
     /// the remote may not touch. Only where there are any: it would override those of
     /// the application's triggers as well.
@@ -108,6 +104,10 @@ impl TableAdapter for SqliteTables {
             false => conditions.join(" AND "),
         }
     }
+
+    fn write_clause(details: &TableDetails) -> &'static str {
+        details.conflict_clause
+    }
 }
 
 /// Where a window begins or ends, as the day that is compared.
@@ -130,45 +130,18 @@ pub(super) fn served_table(published: &CompiledTable<'_>, catalog: &SqliteCatalo
     let log = |rule| RecordedLog::for_rule(published, rule, catalog);
     let details = TableDetails {
         guarded: live.has_triggers || live.has_conflict_clauses,
+        acts_on_itself: catalog.infos[published.table]
+            .references
+            .iter()
+            .any(|it| it.parent == published.table),
         conflict_clause: match live.has_conflict_clauses {
             true => " OR ABORT",
             false => "",
         },
         ..TableDetails::default()
     };
-    let mut table = ServedTable::new(published, catalog, log, TableDetails::default());
-    let by_key = |prefix: &str| {
-        let terms = table.key_columns().zip(1..).map(|(column, number)| {
-            let name = format!("{prefix}{}", column.sql);
-            column.equals(&name, &format!("?{number}"))
-        });
-        terms.collect::<Vec<_>>().join(" AND ")
-    };
-    let child_keys = table.children.iter().map(|children| {
-        let key = table.key_columns().zip(1..);
-        let key = key.map(|(column, number)| format!("t.{} = ?{number}", column.sql));
-        format!(
-            "SELECT {} FROM {} t JOIN {} c ON {} WHERE {}",
-            children.key.join(", "),
-            table.sql_name,
-            children.table,
-            children.refers,
-            key.collect::<Vec<_>>().join(" AND ")
-        )
-    });
-    let details = TableDetails {
-        key_types: table.key_columns().map(|it| it.column_type).collect(),
-        read_key: format!(
-            "SELECT {} FROM {} WHERE {}",
-            table.outputs(),
-            table.from,
-            by_key("t.")
-        ),
-        delete_key: format!("DELETE FROM {} WHERE {}", table.sql_name, by_key("")),
-        child_keys: child_keys.collect(),
-        ..details
-    };
-    table.details = details;
+    let mut table = ServedTable::new(published, catalog, log, details);
+    table.details.key_types = table.key_columns().map(|it| it.column_type).collect();
     table
 }
 
@@ -182,39 +155,4 @@ pub(super) fn key_outputs(table: &ServedTable) -> String {
 pub(super) fn window_column(rule: &TableRule, window: usize) -> String {
     let window = &rule.windows[window];
     format!("{}.{}", window.alias, window.column.sql)
-}
-
-/// `INSERT` of some columns.
-pub(super) fn insert(table: &ServedTable, columns: &[usize]) -> String {
-    let names = columns.iter().map(|&index| &*table.columns[index].sql);
-    let parameters = columns
-        .iter()
-        .zip(1..)
-        .map(|(&index, number)| match &table.filled[index] {
-            Some(default) => format!("coalesce(?{number}, ({default}))"),
-            None => format!("?{number}"),
-        });
-    format!(
-        "INSERT{} INTO {} ({}) VALUES ({})",
-        table.details.conflict_clause,
-        table.sql_name,
-        names.collect::<Vec<_>>().join(", "),
-        parameters.collect::<Vec<_>>().join(", ")
-    )
-}
-
-/// `UPDATE` of some columns; the key's parameters follow theirs.
-pub(super) fn update(table: &ServedTable, columns: &[usize]) -> String {
-    let changed = columns.iter().map(|&index| &table.columns[index]);
-    let terms = changed.chain(table.key_columns()).zip(1..);
-    let terms = terms.map(|(column, number)| format!("{} = ?{number}", column.sql));
-    let mut terms: Vec<String> = terms.collect();
-    let key = terms.split_off(columns.len());
-    format!(
-        "UPDATE{} {} SET {} WHERE {}",
-        table.details.conflict_clause,
-        table.sql_name,
-        terms.join(", "),
-        key.join(" AND ")
-    )
 }

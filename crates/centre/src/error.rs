@@ -57,7 +57,7 @@ pub enum CentreError {
         message: String,
     },
     /// A statement of ours failed in the database. A row that the database does not take is no
-    /// error: see [`crate::engine::upload::refusal_reason::RefusalReason`].
+    /// error: see [`crate::engine::row_fault::RefusalReason`].
     #[error("the consolidated database refused {what}: {message}")]
     StatementFailed {
         /// What was being done.

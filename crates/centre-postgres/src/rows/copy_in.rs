@@ -8,16 +8,15 @@ use futures_util::{SinkExt, future};
 
 use tidewater_protocol::{Datum, Op, RowsReader, UnpackedRow};
 
-use super::LiveTable;
 use super::fitness::{is_exact, obstacle};
 use super::refusal::may_be_data_error;
-use super::sql::PostgresIncomingTable;
+use super::{LiveTable, PostgresIncomingTable};
 use crate::connection::PostgresConnection;
 use crate::decoder::recycle;
 use crate::driver_error::statement_failed;
 use crate::quote::ident_list;
 use crate::values::PostgresType;
-use tidewater_centre::engine::upload::upload_writer::MayWrite;
+use tidewater_centre::engine::upload::row_batch::MayWrite;
 use tidewater_centre::error::CentreError;
 use tidewater_centre::upload::malformed;
 

@@ -2,12 +2,11 @@
 
 use tidewater_protocol::Datum;
 
-use super::sql::PostgresIncomingTable;
 use crate::column::PgColumn;
 use crate::values::{PostgresType, decimal_is_exact, shortest};
 
 /// Why a value cannot go into its column, without asking the database.
-pub(super) fn obstacle(column: &PgColumn, is_key: bool, value: &Datum<'_>) -> Option<String> {
+pub(crate) fn obstacle(column: &PgColumn, is_key: bool, value: &Datum<'_>) -> Option<String> {
     // What is blank beyond the limit of a varchar is cut off without an error.
     let cut = |text: &str| {
         let limit = column.limit.and_then(|limit| usize::try_from(limit).ok());
@@ -37,7 +36,7 @@ fn is_rounded(column: &PgColumn, micros: i64) -> bool {
 }
 
 /// The reason why a value does not fit a column.
-pub(super) fn unfit(column: &PgColumn, value: &Datum<'_>) -> String {
+pub(crate) fn unfit(column: &PgColumn, value: &Datum<'_>) -> String {
     const LONGEST: usize = 60;
     let mut text = value.to_string();
     if let Some((end, _)) = text.char_indices().nth(LONGEST) {
@@ -51,7 +50,7 @@ pub(super) fn unfit(column: &PgColumn, value: &Datum<'_>) -> String {
 }
 
 /// Whether the column gives back the value exactly as it was.
-pub(super) fn is_exact(column: &PgColumn, value: &Datum<'_>) -> bool {
+pub(crate) fn is_exact(column: &PgColumn, value: &Datum<'_>) -> bool {
     let fits = |text: &str| match column.limit {
         Some(limit) => text.len() <= limit as usize || text.chars().count() <= limit as usize,
         None => true,
@@ -78,22 +77,4 @@ pub(super) fn is_exact(column: &PgColumn, value: &Datum<'_>) -> bool {
         }
         _ => true,
     }
-}
-
-/// Why some value of a row cannot go into its column. `encoded` is room to try it in.
-pub(super) fn unfit_value(
-    incoming: &PostgresIncomingTable<'_>,
-    row: &[Datum<'_>],
-    encoded: &mut Vec<u8>,
-) -> Option<String> {
-    let table = incoming.table;
-    encoded.clear();
-    incoming.sent.iter().find_map(|&index| {
-        let (column, value) = (&table.columns[index], &row[index]);
-        let is_key = table.key.contains(&index);
-        obstacle(column, is_key, value).or_else(|| {
-            let fits = column.kind.encode(value, encoded).is_ok();
-            (!fits).then(|| unfit(column, value))
-        })
-    })
 }

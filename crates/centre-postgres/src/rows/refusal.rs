@@ -5,7 +5,7 @@ use tokio_postgres::error::DbError;
 use tidewater_protocol::Code;
 
 use crate::driver_error::is_stale_plan;
-use tidewater_centre::engine::upload::refusal_reason::RefusalReason;
+use tidewater_centre::engine::row_fault::{RefusalReason, RowFault};
 
 /// Whether an error is about the rows of a statement. All others are about the
 /// database or us, and end the attempt.
@@ -45,6 +45,20 @@ pub(super) fn may_be_data_error(error: &tokio_postgres::Error) -> bool {
                 _ => false,
             }
         })
+}
+
+/// What an error is of rows, if it may be them.
+pub(crate) fn fault(error: &tokio_postgres::Error) -> Option<RowFault> {
+    let refusal = error.as_db_error()?;
+    // insufficient_privilege; row security says so of rows.
+    let is_denied = refusal.code().code() == "42501" && !is_data_error(error);
+    (is_denied || may_be_data_error(error)).then(|| RowFault {
+        refusal: reason(refusal),
+        is_certain: is_data_error(error),
+        is_denied,
+        has_ended: false,
+        row: 0,
+    })
 }
 
 /// Code and reason for a row that the database refused. Only the message and names

@@ -7,33 +7,14 @@ use rusqlite::{ErrorCode, ffi};
 
 use tidewater_protocol::Code;
 
-use tidewater_centre::engine::upload::refusal_reason::RefusalReason;
-use tidewater_centre::error::CentreError;
+use tidewater_centre::engine::row_fault::RefusalReason;
 
 /// SQLITE_CONSTRAINT_DATATYPE, of STRICT tables; the bindings are older.
 const CONSTRAINT_DATATYPE: i32 = 3091;
 
-/// Why a row stops its list.
-#[derive(Debug)]
-pub(crate) enum RowError {
-    /// It ended the transaction.
-    Ended(RefusalReason),
-    /// Anything else.
-    Centre(CentreError),
-}
-
-impl From<CentreError> for RowError {
-    fn from(error: CentreError) -> RowError {
-        RowError::Centre(error)
-    }
-}
-
-/// Code and reason for a row that the database does not take; `None` if the error is not about it.
-pub(crate) fn reason(
-    error: &rusqlite::Error,
-    table: &str,
-    deleting: bool,
-) -> Option<RefusalReason> {
+/// Code and reason for a row that the database does not take; `None` if the error is not about it. Of
+/// foreign keys SQLite does not tell which one it is.
+pub(crate) fn reason(error: &rusqlite::Error) -> Option<RefusalReason> {
     let rusqlite::Error::SqliteFailure(failure, message) = error else {
         return None;
     };
@@ -48,7 +29,7 @@ pub(crate) fn reason(
             ffi::SQLITE_CONSTRAINT_FOREIGNKEY => {
                 return Some(RefusalReason {
                     code: Code::RowForeignKey,
-                    reason: foreign_key_reason(table, deleting),
+                    reason: String::new(),
                     database_code: Some(failure.extended_code.to_string()),
                 });
             }
@@ -66,13 +47,4 @@ pub(crate) fn reason(
         reason,
         database_code: Some(failure.extended_code.to_string()),
     })
-}
-
-/// Why a foreign key refuses a row: SQLite does not tell which one.
-pub(crate) fn foreign_key_reason(table: &str, deleting: bool) -> String {
-    if deleting {
-        format!("other rows still refer to this row of {table}")
-    } else {
-        format!("a row that this row of {table} refers to is missing, or it is referred to")
-    }
 }

@@ -10,6 +10,7 @@ use super::acting::{DatabaseRole, only};
 use super::connection::{DatabaseConnection, StatementResult};
 use super::flight::{FlightFailure, FlightStep, TableArgument, TableStatement, ValueKind as _};
 use super::publication::Publication;
+use super::row_fault::RowFault;
 use super::scope::values_of;
 use super::sql::served_table::TableAdapter;
 use super::sql::sql_dialect::SqlDialect;
@@ -71,6 +72,12 @@ impl AssumedRole {
     /// Whether the database refuses what the role may not do.
     pub fn is_denied(&self, dialect: &dyn SqlDialect, error: &CentreError) -> bool {
         self.is_another() && dialect.is_denied(error)
+    }
+
+    /// Whether what a statement failed for may be its rows: that a role may not do something is about
+    /// them only under another role than the server's own.
+    pub(super) fn explains(&self, fault: &RowFault) -> bool {
+        !fault.is_denied || self.is_another()
     }
 
     /// What it means that the application's tables cannot be read.

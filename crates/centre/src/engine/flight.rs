@@ -5,11 +5,12 @@
 
 use std::borrow::Cow;
 use std::fmt;
+use std::time::Duration;
 
-use tidewater_protocol::{Datum, Value};
+use tidewater_protocol::{ColumnType, Datum, Value};
 
 use super::connection::{StatementResult, SystemStatement};
-use super::scripts::ScriptStatement;
+use super::row_fault::RowFault;
 use super::sql::served_table::TableAdapter;
 use super::sql::system_table::SystemType;
 use crate::error::CentreError;
@@ -63,6 +64,33 @@ pub struct RowSource {
 pub enum TableArgument<'s, K> {
     /// A value of this kind.
     Value(K, Datum<'s>),
+    /// A value that becomes one of whatever type the statement takes there.
+    Untyped(ColumnType, &'s Value),
+    /// A moment of the server's own, whatever it is compared with.
+    Moment(&'s Value),
+    /// Rows of values as one relation: see
+    /// [`SqlDialect::set_relation`](super::sql::sql_dialect::SqlDialect::set_relation).
+    Rows(&'s SetArgument<'s, K>),
+}
+
+/// Rows of values that a statement reads as one relation.
+#[derive(Clone, Debug)]
+pub struct SetArgument<'s, K> {
+    /// Their columns.
+    pub columns: Vec<SetArgumentColumn<'s, K>>,
+    /// The rows.
+    pub rows: &'s [Vec<Value>],
+}
+
+/// A column of a [`SetArgument`].
+#[derive(Clone, Debug)]
+pub struct SetArgumentColumn<'s, K> {
+    /// Its name.
+    pub name: &'s str,
+    /// The kind of its values.
+    pub kind: K,
+    /// Their type.
+    pub column_type: ColumnType,
 }
 
 /// What a statement is going to be used for.
@@ -86,37 +114,33 @@ pub struct TableStatement<'s, T: TableAdapter> {
     pub sql: Cow<'s, str>,
     /// The first of its parameters.
     pub arguments: Vec<TableArgument<'s, T::Kind>>,
-    /// The rows that it is run for, behind those.
-    pub rows: Option<&'s T::Rows>,
+    /// The rows that it is run for, behind those. Several lists are for a statement that reads all of
+    /// them at once.
+    pub rows: Vec<&'s T::Rows>,
+    /// How many of them are done already, where it is run for one after the other.
+    pub done: usize,
     /// The kinds of the columns that it yields.
     pub yields: Vec<T::Kind>,
+    /// In the place of these, the types of the columns of a statement of an operator: a database that
+    /// tells the types of what a statement yields goes by that.
+    pub described: &'s [ColumnType],
     /// What it is going to be used for.
     pub usage: StatementUse,
-}
-
-/// A statement of a script, with what its parameters are.
-#[derive(Clone, Copy, Debug)]
-pub struct ScriptCall<'s> {
-    /// What is being done, for the error.
-    pub what: &'static str,
-    /// The statement.
-    pub statement: &'s ScriptStatement,
-    /// The values of its parameters.
-    pub values: &'s [Value],
 }
 
 /// A step of a flight.
 pub enum FlightStep<'s, T: TableAdapter> {
     /// SQL without parameters that yields nothing; nothing is done for an empty text.
     Run(Cow<'s, str>),
+    /// From here on, each statement of the flight may take so long; `None` if that is as it was. What
+    /// undoes the transaction to a savepoint ends it, too.
+    Limit(Option<Duration>),
     /// Commits the transaction, or undoes it if a step before it has failed.
     Commit,
     /// A statement on the server's own tables.
     System(&'s SystemStatement),
     /// A statement on the application's tables, and what takes the rows that it yields.
     Table(TableStatement<'s, T>, RowTaker<'s>),
-    /// A statement of a script, and what takes the rows that it yields.
-    Script(ScriptCall<'s>, RowTaker<'s>),
 }
 
 /// A step has failed, and those behind it have done nothing.
@@ -128,6 +152,8 @@ pub struct FlightFailure {
     pub done: Vec<StatementResult>,
     /// What is wrong.
     pub error: CentreError,
+    /// What that is of rows, if it may be them.
+    pub fault: Option<Box<RowFault>>,
 }
 
 impl From<FlightFailure> for CentreError {
@@ -162,8 +188,10 @@ impl<'s, T: TableAdapter> TableStatement<'s, T> {
             what,
             sql: sql.into(),
             arguments: Vec::new(),
-            rows: None,
+            rows: Vec::new(),
+            done: 0,
             yields: Vec::new(),
+            described: &[],
             usage: StatementUse::default(),
         }
     }

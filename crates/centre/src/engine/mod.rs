@@ -43,6 +43,7 @@ pub mod records;
 pub(crate) mod refusals;
 pub mod resolve;
 pub mod role_assumption;
+pub mod row_fault;
 pub mod scope;
 pub mod scope_query;
 pub mod script;

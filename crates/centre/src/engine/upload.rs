@@ -32,6 +32,10 @@
 //!     [`resolver_output`] writes what a resolver makes of a conflict, [`row_writers`] tells it who has
 //!     written the centre's row. What may not be written by the scope before the upload is refused
 //!     here.
+//!     What it writes goes through [`upload_writer`]: [`set_writing`] writes many rows by one
+//!     statement, [`row_writing`] row by row, [`central_rows`] reads and locks the rows of the centre
+//!     that uploaded ones mean, [`script_statements`] runs scripts, and [`ending_rows`] has the rows
+//!     that end the transaction. [`row_batch`] has what goes in and comes out.
 //! 15. [`retry`] tries failed rows again; [`key_cycles`] finds those that need each other.
 //! 16. [`apply`](mod@apply) refuses what has failed for the last time; [`missing_parent_reason`] words
 //!     the reason when the database says that a parent is missing.
@@ -49,17 +53,19 @@
 //!
 //! [`operator_choice`] (a version of a conflict) and [`replay`] (a refused row) send what an operator
 //! has chosen through the steps 10 to 20, by [`operator_change`]. [`row_keys`] and [`refusal_reason`]
-//! have what all steps name rows and refusals by. The adapter implements [`upload_writer`].
+//! have what all steps name rows and refusals by. The adapter implements [`upload_driver`].
 
 mod apply;
 mod authorization;
 mod batching;
+mod central_rows;
 mod claiming;
 pub mod column_map;
 mod computed_values;
 mod dependent_refusals;
 mod earlier_refusals;
 mod echo_filter;
+mod ending_rows;
 mod foreign_keys;
 mod given_rows;
 mod handler_decisions;
@@ -76,16 +82,21 @@ mod replay;
 mod resolver_output;
 mod result;
 mod retry;
+pub mod row_batch;
 mod row_decisions;
 pub(crate) mod row_json;
 mod row_keys;
 mod row_meeting;
 mod row_writers;
+mod row_writing;
 mod scope_admission;
+mod script_statements;
 mod scripted;
 mod sent_before;
+mod set_writing;
 mod step_order;
 mod unpublished_rows;
+pub mod upload_driver;
 mod upload_list;
 mod upload_run;
 pub mod upload_writer;

@@ -1,6 +1,7 @@
 //! What is written by a writer of uploads, in transactions of its own: uploads, what operators choose,
 //! scripts.
 
+use crate::engine::upload::upload_driver::UploadDriver;
 use crate::engine::upload::upload_writer::UploadWriter;
 use crate::engine::{scripts, upload};
 use crate::error::CentreError;
@@ -53,7 +54,10 @@ impl WriteTask {
     ///
     /// # Errors
     /// The database failed; nothing is written.
-    pub async fn run(self, writer: &mut impl UploadWriter) -> Result<WriteOutcome, CentreError> {
+    pub async fn run(
+        self,
+        writer: &mut UploadWriter<impl UploadDriver>,
+    ) -> Result<WriteOutcome, CentreError> {
         Ok(match self {
             WriteTask::Apply(uploads) => {
                 WriteOutcome::Applied(upload::apply(writer, &uploads).await?)

@@ -392,7 +392,7 @@ async fn has_news<D: SnapshotDriver>(
         let sql = new_entries(dialect, of_table, &source, &unseen);
         let mut statement = TableStatement::new("looking for changes", sql);
         statement.arguments = arguments.into_list();
-        statement.rows = has_partitions.then_some(&rows);
+        statement.rows.extend(has_partitions.then_some(&rows));
         let mut is_found = false;
         let step = FlightStep::table(statement, |_| {
             is_found = true;

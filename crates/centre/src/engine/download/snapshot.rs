@@ -10,7 +10,7 @@ use crate::engine::assumed_role::AssumedRole;
 use crate::engine::connection::{DatabaseConnection, StatementResult, SystemStatement};
 use crate::engine::exact::unpack;
 use crate::engine::flight::{
-    FlightStep, RowParameters as _, RowSource, ScriptCall, StatementUse, TableStatement, TakeRow,
+    FlightStep, RowParameters as _, RowSource, StatementUse, TableStatement, TakeRow,
     ValueKind as _,
 };
 use crate::engine::publication::Publication;
@@ -391,7 +391,9 @@ impl<D: SnapshotDriver> Snapshot<D> {
             };
             let mut statement = TableStatement::new("reading changes for a download", sql);
             statement.arguments = arguments.into_list();
-            statement.rows = (!rule.columns.is_empty()).then_some(&rows);
+            statement
+                .rows
+                .extend((!rule.columns.is_empty()).then_some(&rows));
             statement.yields = table.key_columns().map(|it| it.kind()).collect();
             let width = table.key.len();
             if is_another {
@@ -482,7 +484,7 @@ impl<D: SnapshotDriver> Snapshot<D> {
             "reading requested rows",
             reading::by_keys(D::Connection::DIALECT, table, &source),
         );
-        statement.rows = Some(&rows);
+        statement.rows.push(&rows);
         statement.yields = vec![<D::Tables as TableAdapter>::Kind::of_system(
             SystemType::Integer,
         )];
@@ -516,12 +518,8 @@ impl<D: SnapshotDriver> Snapshot<D> {
         take: TakeRow<'_>,
     ) -> Result<()> {
         self.say_who(place).await?;
-        let call = ScriptCall {
-            what: "running a download script",
-            statement,
-            values,
-        };
-        let step = FlightStep::Script(call, Box::new(&mut *take));
+        let asked = statement.with_values("running a download script", values);
+        let step = FlightStep::table(asked, &mut *take);
         let acting = &self.readings[place.subscription].acting;
         acting.run(self.driver.connection(), step).await?;
         Ok(())

@@ -8,10 +8,12 @@ use super::{
     CompiledScript, EVENTS, ScriptEnvironment, ScriptEvent, ScriptTransaction, of_version,
 };
 use crate::engine::connection::DatabaseConnection as _;
+use crate::engine::row_fault::RefusalReason;
 use crate::engine::script::ScriptParameter;
 use crate::engine::sql::system::subscriptions;
-use crate::engine::upload::refusal_reason::RefusalReason;
-use crate::engine::upload::upload_writer::{ScriptOutcome, UploadWriter, try_again};
+use crate::engine::upload::row_batch::ScriptOutcome;
+use crate::engine::upload::upload_driver::UploadDriver;
+use crate::engine::upload::upload_writer::UploadWriter;
 use crate::error::CentreError;
 use crate::script_notes::{RunTimes, ScriptReport};
 use crate::scripting::ScriptRun;
@@ -22,17 +24,20 @@ type Result<T> = std::result::Result<T, CentreError>;
 const REFUSED_FROM: i64 = 2000;
 
 /// Runs the scripts of a transaction of their own; see [`crate::Worker::run_scripts`].
-pub async fn run(rows: &mut impl UploadWriter, asked: &ScriptRun) -> Result<()> {
+pub async fn run(rows: &mut UploadWriter<impl UploadDriver>, asked: &ScriptRun) -> Result<()> {
     let mut attempts = 0;
     loop {
         match try_run(rows, asked).await {
-            Err(error) => try_again(rows, "running scripts", error, &mut attempts).await?,
+            Err(error) => {
+                rows.try_again("running scripts", error, &mut attempts)
+                    .await?
+            }
             done => return done,
         }
     }
 }
 
-async fn try_run<R: UploadWriter>(rows: &mut R, asked: &ScriptRun) -> Result<()> {
+async fn try_run<R: UploadDriver>(rows: &mut UploadWriter<R>, asked: &ScriptRun) -> Result<()> {
     let publication = rows.publication(&asked.publication)?;
     let (context, name) = (&asked.context, asked.publication.as_str());
     let versions = &publication.scripts;
@@ -86,9 +91,9 @@ async fn try_run<R: UploadWriter>(rows: &mut R, asked: &ScriptRun) -> Result<()>
 
 impl ScriptEnvironment<'_> {
     /// Runs what stands at an event for the connection and for each table.
-    async fn at_everything<R: UploadWriter>(
+    async fn at_everything<R: UploadDriver>(
         &self,
-        rows: &mut R,
+        rows: &mut UploadWriter<R>,
         event: &'static ScriptEvent,
         tables: &[&str],
     ) -> Result<()> {
@@ -122,9 +127,9 @@ impl ScriptEnvironment<'_> {
     ///
     /// # Errors
     /// The database refuses it: nothing of its transaction counts.
-    pub async fn at<R: UploadWriter>(
+    pub async fn at<R: UploadDriver>(
         &self,
-        rows: &mut R,
+        rows: &mut UploadWriter<R>,
         event: &str,
         table: Option<(usize, &str)>,
     ) -> Result<()> {
@@ -144,9 +149,9 @@ impl ScriptEnvironment<'_> {
     ///
     /// # Errors
     /// The transaction cannot go on.
-    pub async fn once<R: UploadWriter>(
+    pub async fn once<R: UploadDriver>(
         &self,
-        rows: &mut R,
+        rows: &mut UploadWriter<R>,
         compiled: &CompiledScript,
         table: &str,
     ) -> Result<Option<RefusalReason>> {
@@ -158,9 +163,9 @@ impl ScriptEnvironment<'_> {
         Ok(refusal)
     }
 
-    async fn statements<R: UploadWriter>(
+    async fn statements<R: UploadDriver>(
         &self,
-        rows: &mut R,
+        rows: &mut UploadWriter<R>,
         compiled: &CompiledScript,
         table: &str,
     ) -> Result<Option<RefusalReason>> {
@@ -181,9 +186,9 @@ impl ScriptEnvironment<'_> {
     }
 
     /// Looks up what scripts of a transaction name that only the database knows.
-    pub async fn look_up<R: UploadWriter>(
+    pub async fn look_up<R: UploadDriver>(
         &self,
-        rows: &mut R,
+        rows: &mut UploadWriter<R>,
         transaction: ScriptTransaction,
     ) -> Result<()> {
         let mut scripts = self.scripts.all().filter(|it| it.event.is_in(transaction));
@@ -221,9 +226,9 @@ impl ScriptEnvironment<'_> {
 
     /// Runs what stands at `time_statistics` for each event whose scripts have run for a table; or for
     /// the connection and all tables, and then for the parts of the sync, too.
-    async fn tell_times<R: UploadWriter>(
+    async fn tell_times<R: UploadDriver>(
         &self,
-        rows: &mut R,
+        rows: &mut UploadWriter<R>,
         table: Option<(usize, &str)>,
     ) -> Result<()> {
         const EVENT: &str = "time_statistics";
@@ -258,9 +263,9 @@ impl ScriptEnvironment<'_> {
     }
 
     /// Reports an error to the script of its table, or of the connection.
-    async fn report<R: UploadWriter>(
+    async fn report<R: UploadDriver>(
         &self,
-        rows: &mut R,
+        rows: &mut UploadWriter<R>,
         report: &ScriptReport,
         tables: &[&str],
     ) -> Result<()> {

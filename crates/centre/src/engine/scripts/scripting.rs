@@ -7,7 +7,9 @@ use tidewater_protocol::{Code, ColumnType, Datum, Value};
 use super::events::parameter_type;
 use super::{CompiledScript, ScriptStatement, Scripts, Versions};
 use crate::context::{DEFAULT, SyncContext, VERSION};
+use crate::engine::flight::{TableArgument, TableStatement};
 use crate::engine::script::ScriptParameter;
+use crate::engine::sql::served_table::TableAdapter;
 use crate::engine::watermark::PresentedCheckpoint;
 use crate::error::CentreError;
 use crate::scope::Checkpoint;
@@ -367,6 +369,23 @@ fn whole(value: Value) -> Value {
 }
 
 impl ScriptStatement {
+    /// The statement with the values of its parameters; `what` is being done, for the error.
+    pub(crate) fn with_values<'s, T: TableAdapter>(
+        &'s self,
+        what: &'static str,
+        values: &'s [Value],
+    ) -> TableStatement<'s, T> {
+        let mut statement = TableStatement::new(what, &*self.script.sql);
+        let typed = self.typed().zip(values);
+        let arguments = typed.map(|((column_type, is_own_time), value)| match is_own_time {
+            true => TableArgument::Moment(value),
+            false => TableArgument::Untyped(column_type, value),
+        });
+        statement.arguments = arguments.collect();
+        statement.described = &self.yields;
+        statement
+    }
+
     /// The types of its parameters, and whether each is a time of the server's own.
     pub fn typed(&self) -> impl Iterator<Item = (ColumnType, bool)> {
         let types = self.types.iter().zip(&self.script.parameters);

@@ -14,8 +14,10 @@ use crate::engine::change_tracking::ChangeTracking;
 use crate::engine::connection::{DatabaseConnection as _, TransactionMode};
 use crate::engine::publication_compiler::compile_one;
 use crate::engine::script::{Script, ScriptParameter};
+use crate::engine::upload::row_batch::{RowSet, ScriptOutcome};
 use crate::engine::upload::row_json;
-use crate::engine::upload::upload_writer::{RowSet, ScriptOutcome, UploadWriter};
+use crate::engine::upload::upload_driver::UploadDriver;
+use crate::engine::upload::upload_writer::UploadWriter;
 use crate::error::CentreError;
 use crate::publication::PublicationSpec;
 use crate::trying::{ScriptTrial, ScriptsToTry, TriedScript, TriedStatement};
@@ -95,7 +97,10 @@ fn read_row<T: ChangeTracking>(table: &Table, sql_name: &str) -> ScriptStatement
 type Row = BTreeMap<usize, Value>;
 
 /// Tries a script; see [`crate::Worker::try_script`].
-pub async fn try_script<R: UploadWriter>(rows: &mut R, asked: &ScriptTrial) -> Result<TriedScript> {
+pub async fn try_script<R: UploadDriver>(
+    rows: &mut UploadWriter<R>,
+    asked: &ScriptTrial,
+) -> Result<TriedScript> {
     rows.begin(0).await?;
     let tried = run(rows, asked).await;
     match &tried {
@@ -106,7 +111,10 @@ pub async fn try_script<R: UploadWriter>(rows: &mut R, asked: &ScriptTrial) -> R
     tried
 }
 
-async fn run<R: UploadWriter>(rows: &mut R, asked: &ScriptTrial) -> Result<TriedScript> {
+async fn run<R: UploadDriver>(
+    rows: &mut UploadWriter<R>,
+    asked: &ScriptTrial,
+) -> Result<TriedScript> {
     let to_try = &asked.scripts;
     let scripting =
         ScriptEnvironment::with(to_try.scripts.clone(), &asked.context, &to_try.publication);
@@ -196,9 +204,9 @@ impl RowsOfTrial<'_> {
     }
 
     /// Runs a script; gives what its statements did, or why the database refuses it.
-    async fn run<R: UploadWriter>(
+    async fn run<R: UploadDriver>(
         &self,
-        rows: &mut R,
+        rows: &mut UploadWriter<R>,
         compiled: &CompiledScript,
     ) -> Result<std::result::Result<Vec<TriedStatement>, String>> {
         let statements = &compiled.statements;
@@ -241,8 +249,8 @@ impl RowsOfTrial<'_> {
 }
 
 /// Runs one statement; gives why the database refuses it.
-async fn one<R: UploadWriter>(
-    rows: &mut R,
+async fn one<R: UploadDriver>(
+    rows: &mut UploadWriter<R>,
     (compiled, statement): (&CompiledScript, &ScriptStatement),
     table: Option<&Table>,
     values: &[Value],
@@ -366,8 +374,8 @@ fn images(table: &Table, compiled: &CompiledScript, asked: &ScriptTrial) -> Resu
 }
 
 /// Runs what stands before a script in a sync; gives where it stands.
-async fn before<R: UploadWriter>(
-    rows: &mut R,
+async fn before<R: UploadDriver>(
+    rows: &mut UploadWriter<R>,
     scripting: &ScriptEnvironment<'_>,
     compiled: &CompiledScript,
     asked: &ScriptTrial,
@@ -415,8 +423,8 @@ async fn before<R: UploadWriter>(
 }
 
 /// The row of a table as it is: by its key as it was, or as it is to be.
-async fn read<R: UploadWriter>(
-    rows: &mut R,
+async fn read<R: UploadDriver>(
+    rows: &mut UploadWriter<R>,
     table: &Table,
     reads: &ScriptStatement,
     old: &Row,

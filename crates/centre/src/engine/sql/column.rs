@@ -2,8 +2,10 @@
 
 use std::fmt;
 
+use tidewater_protocol::pack::same;
 use tidewater_protocol::{ColumnType, Datum};
 
+use crate::engine::exact::canonical;
 use crate::engine::flight::ValueKind;
 
 /// A column of an application's table, as its database spells it.
@@ -14,15 +16,11 @@ pub trait SqlColumn: Clone + fmt::Debug + Send + Sync + 'static {
     /// How its values travel.
     fn kind(&self) -> Self::Kind;
 
-    /// Its name.
-    fn name(&self) -> &str;
-
-    /// Its type as remotes see it.
+    /// The type of its values, as remotes see it.
     fn column_type(&self) -> ColumnType;
 
-    /// Whether it has the value of a parameter as a key has it: in the way that finds it by an
-    /// index, and to the byte.
-    fn equals(&self, column: &str, value: &str) -> String;
+    /// Its name.
+    fn name(&self) -> &str;
 
     /// The same of a value that stands in a change log.
     fn equals_logged(&self, column: &str, value: &str) -> String {
@@ -83,9 +81,57 @@ pub trait SqlColumn: Clone + fmt::Debug + Send + Sync + 'static {
         ""
     }
 
-    /// The value of such a parameter as one of its type.
-    fn input(&self, value: &str) -> String {
-        value.to_owned()
+    /// A parameter as a value of the column, where a statement has parameters of some other type.
+    fn input(&self, parameter: &str) -> String {
+        parameter.to_owned()
+    }
+
+    /// Whether the column, by this name, has the value of a parameter: in the way that finds it by an
+    /// index, for columns of a key. A text has it to the byte, unless [`Self::compares_loosely`].
+    fn equals(&self, column: &str, parameter: &str) -> String {
+        format!("{column} = {}", self.input(parameter))
+    }
+
+    /// Whether [`Self::equals`] takes other values for equal, too.
+    fn compares_loosely(&self) -> bool {
+        false
+    }
+
+    /// Whether the column has exactly the value of a parameter, NULL included; a text to the byte.
+    fn same(&self, column: &str, parameter: &str) -> String {
+        format!("{column} IS NOT DISTINCT FROM {parameter}")
+    }
+
+    /// A parameter as the column keeps its value, such as rounded. It never fails.
+    fn kept(&self, parameter: &str) -> String {
+        parameter.to_owned()
+    }
+
+    /// Why a value cannot go into the column, without asking the database; `is_key` if two spellings
+    /// of it would be two rows of remotes. `room` is for trying.
+    fn misfit(&self, is_key: bool, value: &Datum<'_>, room: &mut Vec<u8>) -> Option<String> {
+        let _ = (is_key, value, room);
+        None
+    }
+
+    /// Whether the column gives back a value exactly as it was.
+    fn keeps(&self, value: &Datum<'_>) -> bool {
+        self.normalize(*value) == *value
+    }
+
+    /// A value as the column gives it back.
+    fn normalize<'v>(&self, value: Datum<'v>) -> Datum<'v> {
+        canonical(value)
+    }
+
+    /// Whether two values are equal by the column's type: numbers by value, text byte by byte.
+    fn is_equal(&self, left: &Datum<'_>, right: &Datum<'_>) -> bool {
+        same(&canonical(*left), &canonical(*right))
+    }
+
+    /// Whether one value has to be written over the other, if only for how it is written.
+    fn differs(&self, left: &Datum<'_>, right: &Datum<'_>) -> bool {
+        !self.is_equal(left, right)
     }
 
     /// The column of a table with this prefix, such as `t.`, as a result that can be read.
@@ -95,7 +141,7 @@ pub trait SqlColumn: Clone + fmt::Debug + Send + Sync + 'static {
 }
 
 /// An application's table, as statements need it.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 pub struct SqlTable<'c, C> {
     /// Its name in SQL.
     pub sql_name: &'c str,
@@ -110,6 +156,15 @@ pub struct SqlTable<'c, C> {
     /// About how many rows it has; 0 if that is not known.
     pub row_estimate: u64,
 }
+
+impl<C> Clone for SqlTable<'_, C> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+// Of columns of any kind: a derived one would want these to be copied, too.
+impl<C> Copy for SqlTable<'_, C> {}
 
 impl<C: SqlColumn> SqlTable<'_, C> {
     /// The condition that a row `t` has no key; `None` where every row has one.

@@ -7,13 +7,15 @@
 //!
 //! Of the application's tables [`served_table`] has what statements need: columns as their database
 //! spells them ([`column`]), joins along routes ([`rule_route`]). What else databases do in their own
-//! way, a [`sql_dialect::SqlDialect`] says. The statements themselves are the adapter's.
+//! way, a [`sql_dialect::SqlDialect`] says. [`row_statements`] has the statements that write uploaded
+//! rows; those of downloads are the adapter's.
 
 pub mod activity_sql;
 pub mod column;
 pub mod lexing;
 pub mod reading;
 pub mod role_sql;
+pub mod row_statements;
 pub mod rule_route;
 pub mod served_table;
 pub mod set_relation;

@@ -4,7 +4,7 @@ use std::fmt;
 
 use tidewater_protocol::{ColumnType, Datum, Direction};
 
-use super::column::SqlColumn;
+use super::column::{SqlColumn, SqlTable};
 use super::reading::ConditionArguments;
 use super::rule_route::{RuleRoute, alias_at};
 use crate::engine::catalog::CatalogReader;
@@ -71,6 +71,11 @@ pub trait TableAdapter: fmt::Debug + Send + Sync + 'static {
         Self: Sized,
     {
         None
+    }
+
+    /// What stands behind `INSERT` and `UPDATE` of one row of a table.
+    fn write_clause(_details: &Self::Details) -> &'static str {
+        ""
     }
 }
 
@@ -328,6 +333,18 @@ impl<A: TableAdapter> ServedTable<A> {
                 std::slice::from_ref(&self.rules[rule].windows[window].column)
             }
             (WhichRule::Written, _) => &self.written,
+        }
+    }
+
+    /// Itself, as statements need it.
+    pub fn as_sql(&self) -> SqlTable<'_, A::Column> {
+        SqlTable {
+            sql_name: &self.sql_name,
+            title: &self.title,
+            columns: &self.columns,
+            key: &self.key,
+            nullable_key: &[],
+            row_estimate: self.row_estimate,
         }
     }
 

@@ -18,6 +18,25 @@ pub enum StepLock {
     Everybody,
 }
 
+/// What is locked of a row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RowLock {
+    /// That it stays as it is.
+    Change,
+    /// The same, and that nothing begins to refer to it.
+    Reference,
+}
+
+/// How a database writes the rows of uploads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WriteStrategy {
+    /// One statement for many rows compares them with those of the centre, and gives back what it has
+    /// written. Rows that fail together are tried in halves.
+    Sets,
+    /// Rows are read by key and compared by the engine, and each is written by its key.
+    Rows,
+}
+
 /// How a database spells what the engine writes, and what it can do.
 pub trait SqlDialect: SystemDialect {
     /// What people call the database.
@@ -79,6 +98,68 @@ pub trait SqlDialect: SystemDialect {
     /// where what writes does so anyway. The tables are listed by their names in SQL.
     fn lock_written(&self, _tables: &str) -> String {
         String::new()
+    }
+
+    /// What is run before a transaction that writes is committed, so that nothing says any more for
+    /// whom it ran; nothing where that ends with the transaction.
+    fn end_writing(&self) -> Vec<SystemStatement> {
+        Vec::new()
+    }
+
+    /// SQL that has constraints which may wait do so again; nothing where none was told not to, or
+    /// that ends with a savepoint.
+    fn defer_again(&self) -> &'static str {
+        ""
+    }
+
+    /// SQL that has all constraints checked as soon as a row is written, and fails if one is violated
+    /// already; nothing where they are, or no SQL does it.
+    fn check_at_once(&self) -> &'static str {
+        ""
+    }
+
+    /// SQL that has what follows in the transaction wait for locks only for a moment.
+    fn hurry(&self) -> String {
+        String::new()
+    }
+
+    /// How rows of uploads are written.
+    fn write_strategy(&self) -> WriteStrategy {
+        WriteStrategy::Rows
+    }
+
+    /// What stands behind the columns of an insert of many rows, so that it may write all of them.
+    fn insert_clause(&self) -> &'static str {
+        ""
+    }
+
+    /// SQL that has foreign keys checked only when more rows are written, and SQL that ends this;
+    /// `None` if nothing does, or one statement can write all rows.
+    fn defer_checks(&self) -> Option<(&'static str, &'static str)> {
+        None
+    }
+
+    /// What locks the rows `t` that a `SELECT` finds, behind it; `None` where a transaction that writes
+    /// has the whole database.
+    fn row_lock(&self, _lock: RowLock) -> Option<&'static str> {
+        None
+    }
+
+    /// The query for the names of the application's tables whose changes have to be watched to be
+    /// counted; `None` if the database counts them by itself.
+    fn watched_tables(&self) -> Option<&'static str> {
+        None
+    }
+
+    /// SQL that watches the changes of these tables until the transaction is undone.
+    fn watch_changes(&self, _tables: &[String]) -> String {
+        String::new()
+    }
+
+    /// The query for what was changed in the transaction: a table, and how many of its rows were
+    /// inserted, updated and deleted; `None` if that cannot be told.
+    fn count_changes(&self) -> Option<&'static str> {
+        None
     }
 
     /// SQL that has what follows in the transaction run under a role of the database.

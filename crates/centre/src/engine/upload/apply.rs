@@ -19,7 +19,9 @@ use super::claiming::claim_sequence;
 use super::given_rows::find_given;
 use super::incoming_rows::{FEW_INSERTS, IncomingTable, RowRef};
 use super::outcomes::Outcomes;
-use super::upload_writer::{ClaimedSequence, UploadWriter};
+use super::row_batch::ClaimedSequence;
+use super::upload_driver::UploadDriver;
+use super::upload_writer::UploadWriter;
 use super::{
     Admission, DOWNLOAD_ONLY, UploadRecords, computed_values, earlier_refusals, echo_filter, last,
     note_given_back, row_writers,
@@ -45,8 +47,8 @@ use crate::verdict::ContendedChange;
 type Result<T> = std::result::Result<T, CentreError>;
 
 /// Applies one upload of a list; `is_alone` if it is the only one.
-pub(super) async fn apply_one<R: UploadWriter>(
-    rows: &mut R,
+pub(super) async fn apply_one<R: UploadDriver>(
+    rows: &mut UploadWriter<R>,
     upload: &SyncUpload,
     is_alone: bool,
 ) -> Result<UploadOutcome> {
@@ -142,7 +144,7 @@ enum ApplyOutcome {
     Decided(RowDecisions),
 }
 
-impl<'r, R: UploadWriter> UploadRun<'r, R> {
+impl<'r, R: UploadDriver> UploadRun<'r, R> {
     /// Applies all rows, in as many rounds as it takes, and keeps the result.
     pub(super) async fn apply_in_rounds(
         &mut self,

@@ -17,12 +17,13 @@
 use tidewater_protocol::{Datum, Op, pack};
 
 use super::incoming_rows::{IncomingTable, RowRef};
-use super::upload_writer::{RowImage, UploadWriter};
+use super::upload_driver::UploadDriver;
 use super::{Admission, computed_values};
 use crate::engine::membership::{Barrier, Membership};
 use crate::engine::publication::{Publication, RowRule};
 use crate::engine::scope::ScopePurpose;
 use crate::engine::scope::asking::ask_scope;
+use crate::engine::sql::row_statements::RowImage;
 use crate::engine::sql::served_table::TableAdapter;
 use crate::engine::upload::incoming_rows::ROWS_AT_ONCE;
 use crate::engine::upload::row_keys::{Barred, RowKey, RowKeys, pack_key};
@@ -60,7 +61,7 @@ pub(super) fn decides_scopes<T: TableAdapter>(publication: &Publication<T>, tabl
     queries.any(|query| query.inner.contains(name.as_str()))
 }
 
-impl<'r, R: UploadWriter> UploadRun<'r, R> {
+impl<'r, R: UploadDriver> UploadRun<'r, R> {
     /// What of a table the remote may write, by the scope before the upload: of rows that the centre
     /// has, and that a script says who gets, only those that it gives.
     pub(super) fn membership(&self, table: &IncomingTable<'_, R::Tables>) -> Membership<'r> {

@@ -16,7 +16,9 @@ use super::column_map::{AnnouncedColumns, ColumnMap};
 use super::incoming_rows::{FEW_INSERTS, IncomingTable, RowRef, UploadedImages};
 use super::outcomes::SumComparison;
 use super::result::ResultBuilder;
-use super::upload_writer::{BatchOutcome, RowBatch, RowImage, UploadWriter};
+use super::row_batch::{BatchOutcome, RowBatch};
+use super::upload_driver::UploadDriver;
+use super::upload_writer::UploadWriter;
 use super::{Admission, computed_values, echo_filter, handler_decisions};
 use crate::engine::connection::DatabaseConnection as _;
 use crate::engine::exact::{pack_exact, types_of};
@@ -24,13 +26,14 @@ use crate::engine::membership::Membership;
 use crate::engine::publication::{Publication, RowRule};
 use crate::engine::resolve::Winner;
 use crate::engine::scripts::chosen;
+use crate::engine::sql::row_statements::RowImage;
 use crate::engine::sql::served_table::{OnDelete, TableAdapter};
 use crate::engine::sql::system::{refusals, subscriptions};
 use crate::engine::upload::incoming_rows::ROWS_AT_ONCE;
 use crate::engine::upload::ready_rows::{ReadyRows, find_changed, obstacle};
 use crate::engine::upload::scope_admission::{admission, judgeable};
 use crate::engine::upload::step_order::{ApplyStep, order};
-use crate::engine::upload::upload_writer::{fails_alone, undo};
+use crate::engine::upload::upload_writer::fails_alone;
 use crate::error::CentreError;
 use crate::scope::RuleScope;
 use crate::upload::{OwnUpload, SyncUpload, UploadOutcome, UploadResult, UploadTable};
@@ -56,8 +59,8 @@ enum SharedTryOutcome {
 
 /// Applies those of a list that can share statements; what became of them, by their places in the
 /// list. The others are as they were.
-pub(super) async fn apply<R: UploadWriter>(
-    rows: &mut R,
+pub(super) async fn apply<R: UploadDriver>(
+    rows: &mut UploadWriter<R>,
     uploads: &[SyncUpload],
 ) -> Result<BTreeMap<usize, UploadOutcome>> {
     let mut outcomes = BTreeMap::new();
@@ -82,7 +85,7 @@ pub(super) async fn apply<R: UploadWriter>(
             }
             // By itself, the one that it is about will say so.
             Err(error) if fails_alone(&error) && rows.is_usable() => {
-                undo(rows, &error).await?;
+                rows.undo_failed(&error).await?;
                 SharedTryOutcome::Some
             }
             Err(error) => return Err(error),
@@ -114,8 +117,8 @@ fn groups(uploads: &[SyncUpload]) -> Vec<Vec<usize>> {
 }
 
 /// Nothing else is applied in the same transaction if they are `alone`.
-async fn try_all<R: UploadWriter>(
-    rows: &mut R,
+async fn try_all<R: UploadDriver>(
+    rows: &mut UploadWriter<R>,
     uploads: &[&SyncUpload],
     is_alone: bool,
 ) -> Result<SharedTryOutcome> {
@@ -215,8 +218,8 @@ fn written<T: TableAdapter>(table: &IncomingTable<'_, T>) -> [(Op, Vec<RowRef>);
 }
 
 /// Uploads on their way into the centre together.
-struct SharedUploads<'s, R: UploadWriter> {
-    rows: &'s mut R,
+struct SharedUploads<'s, R: UploadDriver> {
+    rows: &'s mut UploadWriter<R>,
     publication: &'s Publication<R::Tables>,
     uploads: &'s [&'s SyncUpload],
     merged: &'s [MergedRows],
@@ -230,7 +233,7 @@ struct SharedUploads<'s, R: UploadWriter> {
     is_alone: bool,
 }
 
-impl<'s, R: UploadWriter> SharedUploads<'s, R> {
+impl<'s, R: UploadDriver> SharedUploads<'s, R> {
     async fn run(&mut self) -> Result<SharedTryOutcome> {
         if !self.claim_sequences().await? {
             return Ok(self.stop());

@@ -1,9 +1,11 @@
 //! Taking the numbers of uploads, and opening the tables that they write, in one flight.
 
 use super::incoming_rows::IncomingTable;
-use super::upload_writer::{ClaimedSequence, UploadWriter};
+use super::row_batch::ClaimedSequence;
+use super::upload_driver::UploadDriver;
+use super::upload_writer::UploadWriter;
 use super::{take, taken};
-use crate::engine::assumed_role::RoleQuestion;
+use crate::engine::assumed_role::{AssumedRole, RoleQuestion};
 use crate::engine::connection::{DatabaseConnection, SystemStatement};
 use crate::engine::flight::FlightStep;
 use crate::engine::publication::Publication;
@@ -26,8 +28,8 @@ struct UploadQuestions<'u> {
 
 /// Takes the numbers of uploads of one publication, sees to it that nobody changes their tables, and
 /// evaluates their scopes, in their order. `None` if the number does not follow.
-pub(super) async fn claim_sequence<'u, R: UploadWriter>(
-    rows: &mut R,
+pub(super) async fn claim_sequence<'u, R: UploadDriver>(
+    rows: &mut UploadWriter<R>,
     publication: &'u Publication<R::Tables>,
     uploads: &[&'u SyncUpload],
     tables: &[IncomingTable<'u, R::Tables>],
@@ -103,7 +105,7 @@ pub(super) async fn claim_sequence<'u, R: UploadWriter>(
         return Ok(taken.into_iter().map(|_| None).collect());
     }
     let role = role.map(|it| it.role(dialect, &roles)).transpose()?;
-    rows.open_tables(publication, live, role.unwrap_or_default())?;
+    rows.open_tables(live, role.unwrap_or_default());
     let mut claimed = Vec::with_capacity(uploads.len());
     for (serials, asked) in taken.into_iter().zip(questions) {
         claimed.push(match serials {
@@ -118,9 +120,8 @@ pub(super) async fn claim_sequence<'u, R: UploadWriter>(
 }
 
 /// Sees to it that nobody changes these tables, of which rows are written that no remote uploads.
-pub(super) async fn lock_tables<R: UploadWriter>(
-    rows: &mut R,
-    publication: &Publication<R::Tables>,
+pub(super) async fn lock_tables<R: UploadDriver>(
+    rows: &mut UploadWriter<R>,
     tables: &[IncomingTable<'_, R::Tables>],
 ) -> Result<()> {
     let dialect = R::Connection::DIALECT;
@@ -130,7 +131,8 @@ pub(super) async fn lock_tables<R: UploadWriter>(
     steps.extend(R::look_at_tables(tables, &mut live));
     steps.extend(nobody.iter().map(FlightStep::System));
     rows.connection().run("opening tables", steps).await?;
-    rows.open_tables(publication, live, Default::default())
+    rows.open_tables(live, AssumedRole::default());
+    Ok(())
 }
 
 /// With this nobody can change the tables or add a trigger before the transaction ends.

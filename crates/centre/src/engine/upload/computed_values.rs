@@ -8,10 +8,12 @@ use super::Admission;
 use super::given_rows::RowsToTell;
 use super::incoming_rows::{IncomingTable, RowRef, UploadedImages};
 use super::outcomes::{Outcomes, SumComparison};
-use super::upload_writer::{RowImage, UploadWriter};
+use super::upload_driver::UploadDriver;
+use super::upload_writer::UploadWriter;
 use crate::engine::exact::pack_row;
 use crate::engine::publication::Publication;
 use crate::engine::scripts::ScriptEnvironment;
+use crate::engine::sql::row_statements::RowImage;
 use crate::engine::sql::served_table::TableAdapter;
 use crate::engine::upload::row_keys::pack_key;
 use crate::error::CentreError;
@@ -22,8 +24,8 @@ const ROWS_AT_ONCE: usize = 2_000;
 type Result<T> = std::result::Result<T, CentreError>;
 
 /// Adds to the result of an upload what differs from what was uploaded.
-pub(super) async fn note<R: UploadWriter>(
-    rows: &mut R,
+pub(super) async fn note<R: UploadDriver>(
+    rows: &mut UploadWriter<R>,
     publication: &Publication<R::Tables>,
     tables: &[IncomingTable<'_, R::Tables>],
     (admission, scripting): (&Admission, Option<&ScriptEnvironment<'_>>),
@@ -88,8 +90,8 @@ pub(super) async fn note<R: UploadWriter>(
 
 /// Finds those of some rows that took effect which differ in the centre from what was uploaded;
 /// `made` gets the centre's, as they are read.
-pub(super) async fn find<R: UploadWriter>(
-    rows: &mut R,
+pub(super) async fn find<R: UploadDriver>(
+    rows: &mut UploadWriter<R>,
     publication: &Publication<R::Tables>,
     table: &IncomingTable<'_, R::Tables>,
     (op, taken): (Op, &[RowRef]),
@@ -102,8 +104,8 @@ pub(super) async fn find<R: UploadWriter>(
 }
 
 /// Finds rows that handlers have changed, or that are kept.
-pub(super) async fn find_all<R: UploadWriter>(
-    rows: &mut R,
+pub(super) async fn find_all<R: UploadDriver>(
+    rows: &mut UploadWriter<R>,
     publication: &Publication<R::Tables>,
     table: &IncomingTable<'_, R::Tables>,
     (op, taken): (Op, &[RowRef]),
@@ -119,8 +121,8 @@ type Take<'t> = &'t mut (dyn FnMut(RowRef, &UploadedImages<'_, '_>, Option<&[Dat
 /// Whether an uploaded row is told as the centre has it, given both.
 type IsTold<'t> = &'t (dyn Fn(&[Datum<'_>], &[Datum<'_>]) -> bool + Send + Sync);
 
-async fn find_some<R: UploadWriter>(
-    rows: &mut R,
+async fn find_some<R: UploadDriver>(
+    rows: &mut UploadWriter<R>,
     publication: &Publication<R::Tables>,
     table: &IncomingTable<'_, R::Tables>,
     (op, taken): (Op, &[RowRef]),

@@ -10,10 +10,13 @@ use std::sync::Arc;
 use tidewater_protocol::{ColumnType, Datum, Op, Table, Value, pack};
 
 use super::incoming_rows::{IncomingTable, RowRef};
-use super::upload_writer::{RowImage, ScriptOutcome, UploadWriter};
+use super::row_batch::ScriptOutcome;
+use super::upload_driver::UploadDriver;
+use super::upload_writer::UploadWriter;
 use crate::engine::exact::{canonical, pack_row, unpack};
 use crate::engine::publication::Publication;
 use crate::engine::scripts::{ScriptEnvironment, ScriptStatement};
+use crate::engine::sql::row_statements::RowImage;
 use crate::engine::sql::served_table::TableAdapter;
 use crate::engine::upload::incoming_rows::ROWS_AT_ONCE;
 use crate::engine::upload::row_keys::pack_key;
@@ -34,8 +37,8 @@ impl GivenRows {
 
 /// Finds which of the rows that an upload meets a remote is given. Rows that are as the remote says
 /// need not be asked about: it knows them.
-pub(super) async fn find_given<R: UploadWriter>(
-    rows: &mut R,
+pub(super) async fn find_given<R: UploadDriver>(
+    rows: &mut UploadWriter<R>,
     publication: &Publication<R::Tables>,
     tables: &[IncomingTable<'_, R::Tables>],
     scripting: Option<&ScriptEnvironment<'_>>,
@@ -90,9 +93,9 @@ struct MetKeys {
 
 impl MetKeys {
     /// Adds those that some rows meet.
-    async fn find<R: UploadWriter>(
+    async fn find<R: UploadDriver>(
         &mut self,
-        rows: &mut R,
+        rows: &mut UploadWriter<R>,
         publication: &Publication<R::Tables>,
         table: &IncomingTable<'_, R::Tables>,
         (op, refs, image): (Op, &[RowRef], RowImage),
@@ -142,9 +145,9 @@ impl RowsToTell {
     }
 
     /// Tells those that are given.
-    pub(super) async fn tell<R: UploadWriter>(
+    pub(super) async fn tell<R: UploadDriver>(
         self,
-        rows: &mut R,
+        rows: &mut UploadWriter<R>,
         scripting: &ScriptEnvironment<'_>,
         of: (&ScriptStatement, &str),
         tell: &mut (dyn FnMut(&[Datum<'_>]) + Send),
@@ -158,8 +161,8 @@ impl RowsToTell {
 }
 
 /// Whether a script gives the rows with some keys. What the database refuses is given to nobody.
-async fn are_given<R: UploadWriter>(
-    rows: &mut R,
+async fn are_given<R: UploadDriver>(
+    rows: &mut UploadWriter<R>,
     scripting: &ScriptEnvironment<'_>,
     (lookup, table): (&ScriptStatement, &str),
     keys: &[Vec<Value>],

@@ -11,7 +11,8 @@ use tidewater_protocol::{Code, Datum, Op, Table};
 
 use super::foreign_keys::PublishedForeignKey;
 use super::incoming_rows::{IncomingTable, RowRef};
-use super::upload_writer::{ParentReference, UploadWriter};
+use super::row_batch::ParentReference;
+use super::upload_driver::UploadDriver;
 use crate::engine::upload::refusal_reason::FailedRow;
 use crate::engine::upload::upload_run::UploadRun;
 use crate::error::CentreError;
@@ -19,7 +20,7 @@ use crate::error::CentreError;
 /// The most characters of a value that a reason has.
 const TOLD_CHARACTERS: usize = 60;
 
-impl<R: UploadWriter> UploadRun<'_, R> {
+impl<R: UploadDriver> UploadRun<'_, R> {
     /// Says of rows that failed at a foreign key which parents are missing, where that is known.
     pub(super) async fn name_missing(
         &mut self,

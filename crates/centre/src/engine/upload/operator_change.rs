@@ -17,7 +17,9 @@ use super::claiming::lock_tables;
 use super::column_map::ColumnMap;
 use super::handler_decisions::JudgedUpload;
 use super::incoming_rows::IncomingTable;
-use super::upload_writer::{CentralRow, RowImage, UploadWriter};
+use super::row_batch::CentralRow;
+use super::upload_driver::UploadDriver;
+use super::upload_writer::UploadWriter;
 use super::{Admission, Serials, UploadRecords, row_json};
 use crate::context::{Parameters, SyncContext};
 use crate::engine::connection::DatabaseConnection;
@@ -25,6 +27,7 @@ use crate::engine::exact::canonical;
 use crate::engine::publication::Publication;
 use crate::engine::records::claims_of;
 use crate::engine::scripts::{self, ScriptEnvironment};
+use crate::engine::sql::row_statements::RowImage;
 use crate::engine::sql::served_table::TableAdapter;
 use crate::engine::upload::column_map::AnnouncedColumns;
 use crate::engine::upload::key_cascades::KeyCascades;
@@ -152,8 +155,8 @@ pub(super) struct ServedTablePlace<T: TableAdapter> {
 impl<T: TableAdapter> ServedTablePlace<T> {
     /// # Errors
     /// The publication is not served. The reason, if it has no such table any more.
-    pub(super) fn find<R: UploadWriter<Tables = T>>(
-        rows: &R,
+    pub(super) fn find<R: UploadDriver<Tables = T>>(
+        rows: &UploadWriter<R>,
         publication: &str,
         table: &str,
     ) -> Result<std::result::Result<ServedTablePlace<T>, SettleOutcome>> {
@@ -201,14 +204,14 @@ impl<T: TableAdapter> ServedTablePlace<T> {
     ///
     /// # Errors
     /// The database failed. The reason, if the row cannot be read as a whole.
-    pub(super) async fn read<R: UploadWriter<Tables = T>>(
+    pub(super) async fn read<R: UploadDriver<Tables = T>>(
         &self,
-        rows: &mut R,
+        rows: &mut UploadWriter<R>,
         key: &Values,
     ) -> Result<std::result::Result<CentralRowRead, SettleOutcome>> {
         let probe = OperatorChange::probe(self.table(), key)?;
         let probed = IncomingTable::of_ours(&self.publication, &probe.upload, 0)?.unrestricted();
-        lock_tables(rows, &self.publication, std::slice::from_ref(&probed)).await?;
+        lock_tables(rows, std::slice::from_ref(&probed)).await?;
         let at = probed.find_inserts();
         let found = rows.find(&probed, Op::Insert, &at, RowImage::Old).await?;
         let found = found.into_iter().flatten().next().map(|it| it.central);
@@ -258,8 +261,8 @@ pub(super) enum OperatorOutcome {
 }
 
 /// Whether scripts of a table write the updates of a remote, or resolve its conflicts.
-pub(super) async fn is_scripted<R: UploadWriter>(
-    rows: &mut R,
+pub(super) async fn is_scripted<R: UploadDriver>(
+    rows: &mut UploadWriter<R>,
     place: &ServedTablePlace<R::Tables>,
     sender: &RowSender<'_>,
 ) -> Result<bool> {
@@ -277,8 +280,8 @@ pub(super) async fn is_scripted<R: UploadWriter>(
 }
 
 /// Sends one row the way of an upload, and keeps nothing of it if it is not taken.
-pub(super) async fn send<R: UploadWriter>(
-    rows: &mut R,
+pub(super) async fn send<R: UploadDriver>(
+    rows: &mut UploadWriter<R>,
     place: &ServedTablePlace<R::Tables>,
     sender: &RowSender<'_>,
     change: OperatorChange,
@@ -317,7 +320,7 @@ pub(super) async fn send<R: UploadWriter>(
     let (changed, decisions) = judged.into_decisions();
     let table = changed.get(&0).unwrap_or(table);
     let tables = [IncomingTable::new(publication, table, 0, index, map)?.unrestricted()];
-    lock_tables(rows, publication, &tables).await?;
+    lock_tables(rows, &tables).await?;
     let uploaded: Vec<_> = tables.iter().map(IncomingTable::uploaded).collect();
     let key_cascades = KeyCascades::from_upload(&publication.schema, &uploaded)?;
     let (admission, serials) = (Admission::of_operator(), Serials::none());
@@ -376,8 +379,8 @@ pub(super) fn key_of(table: &Table, row: Option<&Values>) -> Option<Values> {
 
 /// What has come of a change that was sent: `before`: what the centre had; `key`: where the row is to
 /// be.
-pub(super) async fn conclude<R: UploadWriter>(
-    rows: &mut R,
+pub(super) async fn conclude<R: UploadDriver>(
+    rows: &mut UploadWriter<R>,
     place: &ServedTablePlace<R::Tables>,
     sent: OperatorOutcome,
     (before, key): (&CentralRowRead, &Values),

@@ -7,7 +7,8 @@ use super::operator_change::{
     self, OperatorChange, OperatorOutcome, RowSender, ServedTablePlace, Values, is_so, refused,
 };
 use super::row_json;
-use super::upload_writer::{UploadWriter, try_again};
+use super::upload_driver::UploadDriver;
+use super::upload_writer::UploadWriter;
 use crate::engine::connection::{DatabaseConnection as _, SystemStatement};
 use crate::engine::records;
 use crate::engine::resolve::{Resolver, Winner};
@@ -24,20 +25,23 @@ const KEPT_BY_SCRIPTS: &str = "the scripts of the table leave the centre's row a
 
 /// Settles a conflict; see [`crate::Worker::settle_conflict`].
 pub async fn settle_conflict(
-    rows: &mut impl UploadWriter,
+    rows: &mut UploadWriter<impl UploadDriver>,
     choice: &ConflictChoice,
 ) -> Result<SettleOutcome> {
     let mut attempts = 0;
     loop {
         match try_settle(rows, choice).await {
-            Err(error) => try_again(rows, "settling a conflict", error, &mut attempts).await?,
+            Err(error) => {
+                rows.try_again("settling a conflict", error, &mut attempts)
+                    .await?
+            }
             done => return done,
         }
     }
 }
 
 async fn try_settle(
-    rows: &mut impl UploadWriter,
+    rows: &mut UploadWriter<impl UploadDriver>,
     choice: &ConflictChoice,
 ) -> Result<SettleOutcome> {
     rows.begin(0).await?;
@@ -188,8 +192,8 @@ impl ChosenRow {
 /// or its handler have to get: they may add the difference to what others have made of the row. Where
 /// the handler leaves the row to the operator, or the operator insists against it, the row is written
 /// as it was wanted.
-async fn is_made_of_both<R: UploadWriter>(
-    rows: &mut R,
+async fn is_made_of_both<R: UploadDriver>(
+    rows: &mut UploadWriter<R>,
     place: &ServedTablePlace<R::Tables>,
     sender: &RowSender<'_>,
     choice: &ConflictChoice,
@@ -210,8 +214,8 @@ async fn is_made_of_both<R: UploadWriter>(
 }
 
 /// Writes what was chosen.
-async fn choose<R: UploadWriter>(
-    rows: &mut R,
+async fn choose<R: UploadDriver>(
+    rows: &mut UploadWriter<R>,
     record: &ConflictRecord,
     choice: &ConflictChoice,
 ) -> Result<SettleOutcome> {

@@ -6,10 +6,11 @@ use tidewater_protocol::{Code, Datum, Op, PublicationSchema, RowShape};
 
 use super::incoming_rows::{IncomingTable, RowRef, UploadedImages};
 use super::{UploadConflict, UploadRecords, UploadRefusal};
+use crate::engine::row_fault::RefusalReason;
 use crate::engine::sql::served_table::TableAdapter;
 use crate::engine::upload::column_map::UnpublishedRows;
 use crate::engine::upload::handler_decisions::HandlerDecisions;
-use crate::engine::upload::refusal_reason::{FailedRow, RefusalReason, RowDecision};
+use crate::engine::upload::refusal_reason::{FailedRow, RowDecision};
 use crate::engine::upload::result::ResultBuilder;
 use crate::engine::upload::row_decisions::{AbortedUpload, RowDecisions};
 use crate::engine::upload::row_keys::pack_key;

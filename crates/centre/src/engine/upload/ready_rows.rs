@@ -5,10 +5,12 @@ use std::collections::HashMap;
 use tidewater_protocol::{Code, Datum, pack};
 
 use crate::engine::publication::Publication;
+use crate::engine::row_fault::RefusalReason;
+use crate::engine::sql::row_statements::RowImage;
 use crate::engine::sql::served_table::TableAdapter;
 use crate::engine::upload::incoming_rows::{IncomingTable, RowRef, UploadedImages};
-use crate::engine::upload::refusal_reason::RefusalReason;
-use crate::engine::upload::upload_writer::{RowImage, UploadWriter};
+use crate::engine::upload::upload_driver::UploadDriver;
+use crate::engine::upload::upload_writer::UploadWriter;
 
 /// Rows to be written; updates by the set of columns that they change.
 #[derive(Default)]
@@ -51,8 +53,8 @@ impl ReadyRows {
 }
 
 /// Why a row can never be what it is to be, if that is known without the database.
-pub(super) fn obstacle<R: UploadWriter>(
-    rows: &mut R,
+pub(super) fn obstacle<R: UploadDriver>(
+    rows: &mut UploadWriter<R>,
     publication: &Publication<R::Tables>,
     table: &IncomingTable<'_, R::Tables>,
     uploaded: &UploadedImages<'_, '_>,

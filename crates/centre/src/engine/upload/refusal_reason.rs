@@ -6,30 +6,10 @@
 use tidewater_protocol::Code;
 
 use crate::engine::membership::Barrier;
+use crate::engine::row_fault::RefusalReason;
 use crate::engine::upload::incoming_rows::RowRef;
 
-/// Why a row is not taken.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct RefusalReason {
-    /// The code.
-    pub code: Code,
-    /// The reason, for people.
-    pub reason: String,
-    /// The database's own code, if it is the database that does not take it: the SQLSTATE, or the
-    /// extended result code of SQLite.
-    pub database_code: Option<String>,
-}
-
 impl RefusalReason {
-    /// One of this server's.
-    pub fn new(code: Code, reason: String) -> RefusalReason {
-        RefusalReason {
-            code,
-            reason,
-            database_code: None,
-        }
-    }
-
     /// The key that a row is to have is that of another row. Of that one nothing is told.
     pub(crate) fn key_in_use() -> RefusalReason {
         RefusalReason::new(Code::RowKeyInUse, "key in use".to_owned())

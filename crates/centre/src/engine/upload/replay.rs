@@ -12,15 +12,17 @@ use super::operator_change::{
     is_so, refused as refused_with,
 };
 use super::row_decisions::RowDecisions;
-use super::upload_writer::{UploadWriter, try_again};
+use super::upload_driver::UploadDriver;
+use super::upload_writer::UploadWriter;
 use super::{earlier_refusals, row_json};
 use crate::engine::connection::DatabaseConnection as _;
 use crate::engine::exact::canonical;
 use crate::engine::refusals;
 use crate::engine::resolve::Resolver;
+use crate::engine::row_fault::RefusalReason;
 use crate::engine::sql::served_table::TableAdapter;
 use crate::engine::sql::system::refusals as sql;
-use crate::engine::upload::refusal_reason::{RefusalReason, RowDecision};
+use crate::engine::upload::refusal_reason::RowDecision;
 use crate::engine::upload::row_keys::UploadedTable;
 use crate::error::CentreError;
 use crate::records::{RefusalEnd, RefusalOutcome, RefusedRecord};
@@ -30,19 +32,25 @@ type Result<T> = std::result::Result<T, CentreError>;
 
 /// Settles a refused row; see [`crate::Worker::settle_refused`].
 pub async fn settle_refused(
-    rows: &mut impl UploadWriter,
+    rows: &mut UploadWriter<impl UploadDriver>,
     choice: &RefusedChoice,
 ) -> Result<SettleOutcome> {
     let mut attempts = 0;
     loop {
         match try_settle(rows, choice).await {
-            Err(error) => try_again(rows, "settling a refused row", error, &mut attempts).await?,
+            Err(error) => {
+                rows.try_again("settling a refused row", error, &mut attempts)
+                    .await?
+            }
             done => return done,
         }
     }
 }
 
-async fn try_settle(rows: &mut impl UploadWriter, choice: &RefusedChoice) -> Result<SettleOutcome> {
+async fn try_settle(
+    rows: &mut UploadWriter<impl UploadDriver>,
+    choice: &RefusedChoice,
+) -> Result<SettleOutcome> {
     rows.begin(0).await?;
     // Of two operators, and of an operator and the remote, the second one finds what the first one
     // has done.
@@ -68,8 +76,8 @@ async fn try_settle(rows: &mut impl UploadWriter, choice: &RefusedChoice) -> Res
 }
 
 /// Does what is to be done with the row itself.
-async fn act<R: UploadWriter>(
-    rows: &mut R,
+async fn act<R: UploadDriver>(
+    rows: &mut UploadWriter<R>,
     record: &RefusedRecord,
     choice: &RefusedChoice,
 ) -> Result<SettleOutcome> {
@@ -248,9 +256,9 @@ impl RefusedChange {
 
     /// A row that refers to a refused one waits for that, whatever the centre has: under the same key may
     /// be somebody else's row, with an equal row below it.
-    async fn waits_for_parent<R: UploadWriter>(
+    async fn waits_for_parent<R: UploadDriver>(
         &self,
-        rows: &mut R,
+        rows: &mut UploadWriter<R>,
         record: &RefusedRecord,
         place: &ServedTablePlace<R::Tables>,
         change: &OperatorChange,
@@ -298,9 +306,9 @@ impl RefusedChange {
     /// An operator gives a row other values than those by which others refer to it. What its remote has
     /// below it would stay under the old ones, which may be those of somebody else's row: only the
     /// remote can take all of it along.
-    async fn leaves_rows_behind<R: UploadWriter>(
+    async fn leaves_rows_behind<R: UploadDriver>(
         &self,
-        rows: &mut R,
+        rows: &mut UploadWriter<R>,
         record: &RefusedRecord,
         place: &ServedTablePlace<R::Tables>,
     ) -> Result<Option<SettleOutcome>> {
@@ -398,7 +406,7 @@ fn overlay(kept: &str, given: &str, table: &Table) -> std::result::Result<String
 
 /// Notes how the row is settled.
 async fn note(
-    rows: &mut impl UploadWriter,
+    rows: &mut UploadWriter<impl UploadDriver>,
     record: &RefusedRecord,
     choice: &RefusedChoice,
     row: Option<String>,

@@ -10,15 +10,18 @@ use tidewater_protocol::message::TableBegin;
 use tidewater_protocol::{ColumnType, Datum, Op, RowShape, RowsWriter, Table, Value, pack};
 
 use super::incoming_rows::{IncomingTable, RowRef, UploadedImages};
+use super::row_batch::{BatchOutcome, RowBatch};
 use super::row_writers::RowWriters;
-use super::upload_writer::{BatchOutcome, RowBatch, RowImage, UploadWriter};
+use super::upload_driver::UploadDriver;
 use crate::engine::exact::{canonical, pack_row, unpack};
 use crate::engine::publication::Publication;
 use crate::engine::resolve::{ResolvedRow, Resolver, Sides, Winner};
+use crate::engine::row_fault::RefusalReason;
+use crate::engine::sql::row_statements::RowImage;
 use crate::engine::sql::served_table::{OnDelete, TableAdapter};
 use crate::engine::upload::outcomes::ResolutionRecord;
 use crate::engine::upload::ready_rows::{ReadyRows, find_changed, obstacle};
-use crate::engine::upload::refusal_reason::{FailedRow, RefusalReason};
+use crate::engine::upload::refusal_reason::FailedRow;
 use crate::engine::upload::row_keys::pack_key;
 use crate::engine::upload::sent_before::SentBefore;
 use crate::engine::upload::upload_run::{UploadProgress, UploadRun, WritePurpose};
@@ -344,7 +347,7 @@ fn datum(column_type: ColumnType, value: &Value) -> Datum<'_> {
     column_type.datum(value.as_ref()).0
 }
 
-impl<R: UploadWriter> UploadRun<'_, R> {
+impl<R: UploadDriver> UploadRun<'_, R> {
     /// Writes rows that are resolved; what the database refuses of them is what it refuses of the
     /// uploaded ones.
     pub(super) async fn write_resolved(

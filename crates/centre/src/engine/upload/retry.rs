@@ -10,7 +10,8 @@ use tidewater_protocol::{Code, Op};
 
 use super::incoming_rows::{IncomingTable, RowRef};
 use super::key_cycles::KeyCycles;
-use super::upload_writer::{CyclePart, UploadWriter};
+use super::row_batch::CyclePart;
+use super::upload_driver::UploadDriver;
 use crate::engine::upload::refusal_reason::FailedRow;
 use crate::engine::upload::upload_run::{
     EarlierFailures, TableFailures, UploadProgress, UploadRun,
@@ -37,7 +38,7 @@ fn may_wait(failed: &FailedRow) -> bool {
     codes.contains(&failed.refusal.code)
 }
 
-impl<'r, R: UploadWriter> UploadRun<'r, R> {
+impl<'r, R: UploadDriver> UploadRun<'r, R> {
     /// Tries failed rows again as long as that gets some of them in. False: there are rows that
     /// need each other, but it cannot be told whether they violate a constraint.
     pub(super) async fn retry(&mut self, progress: &mut UploadProgress<'_>) -> Result<bool> {

@@ -4,7 +4,7 @@
 use tidewater_protocol::Op;
 
 use crate::engine::membership::Barrier;
-use crate::engine::upload::refusal_reason::RefusalReason;
+use crate::engine::row_fault::RefusalReason;
 
 /// An uploaded row, and the row of the centre that it has met.
 pub(super) struct RowMeeting<'m> {

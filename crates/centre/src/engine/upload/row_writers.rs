@@ -11,7 +11,9 @@ use tidewater_protocol::{Datum, RowShape, Table};
 use super::computed_values;
 use super::incoming_rows::{IncomingTable, RowRef, UploadedImages};
 use super::outcomes::Outcomes;
-use super::upload_writer::{MetRow, UploadWriter};
+use super::row_batch::MetRow;
+use super::upload_driver::UploadDriver;
+use super::upload_writer::UploadWriter;
 use crate::engine::connection::DatabaseConnection as _;
 use crate::engine::exact::pack_row;
 use crate::engine::publication::Publication;
@@ -47,8 +49,8 @@ impl RowWriters {
 }
 
 /// Finds who has written rows that were met.
-pub(super) async fn find<R: UploadWriter>(
-    rows: &mut R,
+pub(super) async fn find<R: UploadDriver>(
+    rows: &mut UploadWriter<R>,
     publication: &Publication<R::Tables>,
     index: usize,
     met: &[Option<MetRow>],
@@ -74,8 +76,8 @@ pub(super) async fn find<R: UploadWriter>(
 }
 
 /// Remembers who has written the rows that took effect.
-pub(super) async fn record<R: UploadWriter>(
-    rows: &mut R,
+pub(super) async fn record<R: UploadDriver>(
+    rows: &mut UploadWriter<R>,
     publication: &Publication<R::Tables>,
     tables: &[IncomingTable<'_, R::Tables>],
     (upload, ranks): (&SyncUpload, &[Option<i64>]),

@@ -5,6 +5,7 @@ use crate::engine::publication::Publication;
 use crate::engine::scope::ScopeDifferences;
 use crate::engine::sql::served_table::TableAdapter;
 use crate::engine::upload::column_map::{AnnouncedColumns, UnpublishedRows};
+use crate::engine::upload::upload_driver::UploadDriver;
 use crate::engine::upload::upload_writer::UploadWriter;
 use crate::engine::upload::{Admission, Serials};
 use crate::engine::watermark::held;
@@ -41,8 +42,8 @@ pub(super) fn judgeable<T: TableAdapter>(
 }
 
 /// What the remote may write by a scope.
-pub(super) async fn admission<R: UploadWriter>(
-    rows: &mut R,
+pub(super) async fn admission<R: UploadDriver>(
+    rows: &mut UploadWriter<R>,
     publication: &Publication<R::Tables>,
     upload: &SyncUpload,
     serials: &Serials,

@@ -9,18 +9,21 @@ use tidewater_protocol::{ColumnType, Datum, Op, Table, Value, pack};
 
 use super::incoming_rows::{IncomingTable, RowRef, UploadedImages};
 use super::outcomes::VainChanges;
-use super::upload_writer::{MetRow, RowImage, RowSet, ScriptOutcome, UploadWriter};
+use super::row_batch::{MetRow, RowSet, ScriptOutcome};
+use super::upload_driver::UploadDriver;
 use crate::engine::exact::canonical;
 use crate::engine::resolve::Winner;
+use crate::engine::row_fault::RefusalReason;
 use crate::engine::script::ScriptParameter;
 use crate::engine::scripts::{
     self, CompiledScript, RESOLVING, ScriptEnvironment, ScriptStatement, ScriptTimer,
     ScriptTransaction,
 };
+use crate::engine::sql::row_statements::RowImage;
 use crate::engine::sql::served_table::TableAdapter;
 use crate::engine::upload::incoming_rows::ROWS_AT_ONCE;
 use crate::engine::upload::outcomes::ResolutionRecord;
-use crate::engine::upload::refusal_reason::{FailedRow, RefusalReason};
+use crate::engine::upload::refusal_reason::FailedRow;
 use crate::engine::upload::row_keys::pack_key;
 use crate::engine::upload::step_order::{ApplyStep, Steps, order, rows_first, with_events};
 use crate::engine::upload::upload_run::{UploadProgress, UploadRun};
@@ -57,7 +60,7 @@ impl ScriptEnvironment<'_> {
     }
 }
 
-impl<'r, R: UploadWriter> UploadRun<'r, R> {
+impl<'r, R: UploadDriver> UploadRun<'r, R> {
     /// Whether a table has a script for an event.
     fn has_script(&self, table: usize, event: &str) -> bool {
         let scripts = self.scripting.as_ref().map(|it| &it.scripts);

@@ -8,6 +8,7 @@
 
 use tidewater_protocol::{Datum, PublicationSchema, Table};
 
+use super::upload_driver::UploadDriver;
 use super::upload_writer::UploadWriter;
 use super::{row_json, text};
 use crate::engine::connection::DatabaseConnection;
@@ -29,8 +30,8 @@ pub(super) struct SentBefore {
 
 impl SentBefore {
     /// Looks for them.
-    pub(super) async fn find<R: UploadWriter>(
-        rows: &mut R,
+    pub(super) async fn find<R: UploadDriver>(
+        rows: &mut UploadWriter<R>,
         upload: &SyncUpload,
         publication: &Publication<R::Tables>,
     ) -> Result<SentBefore, CentreError> {

@@ -2,7 +2,8 @@
 
 use crate::engine::upload::apply::apply_one;
 use crate::engine::upload::batching;
-use crate::engine::upload::upload_writer::{UploadWriter, fails_alone, try_again, undo};
+use crate::engine::upload::upload_driver::UploadDriver;
+use crate::engine::upload::upload_writer::{UploadWriter, fails_alone};
 use crate::upload::{SyncUpload, UploadOutcome};
 
 use crate::error::CentreError;
@@ -11,7 +12,7 @@ type Result<T> = std::result::Result<T, CentreError>;
 
 /// Applies a list of uploads; see [`crate::Worker::apply`].
 pub async fn apply(
-    rows: &mut impl UploadWriter,
+    rows: &mut UploadWriter<impl UploadDriver>,
     uploads: &[SyncUpload],
 ) -> Result<Vec<UploadOutcome>> {
     for upload in uploads {
@@ -20,7 +21,10 @@ pub async fn apply(
     let mut attempts = 0;
     loop {
         match try_apply(rows, uploads).await {
-            Err(error) => try_again(rows, "applying uploads", error, &mut attempts).await?,
+            Err(error) => {
+                rows.try_again("applying uploads", error, &mut attempts)
+                    .await?
+            }
             done => return done,
         }
         for upload in uploads {
@@ -30,7 +34,7 @@ pub async fn apply(
 }
 
 async fn try_apply(
-    rows: &mut impl UploadWriter,
+    rows: &mut UploadWriter<impl UploadDriver>,
     uploads: &[SyncUpload],
 ) -> Result<Vec<UploadOutcome>> {
     if uploads.is_empty() {
@@ -45,7 +49,7 @@ async fn try_apply(
         let outcome = match apply_one(rows, upload, uploads.len() == 1).await {
             Ok(outcome) => outcome,
             Err(error) if fails_alone(&error) && rows.is_usable() => {
-                undo(rows, &error).await?;
+                rows.undo_failed(&error).await?;
                 UploadOutcome::Failed { error }
             }
             Err(error) => return Err(error),

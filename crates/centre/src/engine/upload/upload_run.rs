@@ -6,15 +6,17 @@ use std::sync::Arc;
 use tidewater_protocol::Op;
 
 use crate::engine::publication::Publication;
+use crate::engine::row_fault::RefusalReason;
 use crate::engine::scripts::ScriptEnvironment;
 use crate::engine::upload::column_map::UnpublishedRows;
 use crate::engine::upload::handler_decisions::HandlerDecisions;
 use crate::engine::upload::incoming_rows::{IncomingTable, RowRef};
 use crate::engine::upload::key_cascades::KeyCascades;
 use crate::engine::upload::outcomes::Outcomes;
-use crate::engine::upload::refusal_reason::{FailedRow, RefusalReason};
+use crate::engine::upload::refusal_reason::FailedRow;
 use crate::engine::upload::row_keys::RowKeys;
 use crate::engine::upload::sent_before::SentBefore;
+use crate::engine::upload::upload_driver::UploadDriver;
 use crate::engine::upload::upload_writer::UploadWriter;
 use crate::engine::upload::{Admission, Serials, UploadRecords};
 use crate::upload::{SyncUpload, UploadTable};
@@ -40,8 +42,8 @@ impl WritePurpose {
 }
 
 /// One upload on its way into the centre.
-pub(super) struct UploadRun<'r, R: UploadWriter> {
-    pub(super) rows: &'r mut R,
+pub(super) struct UploadRun<'r, R: UploadDriver> {
+    pub(super) rows: &'r mut UploadWriter<R>,
     pub(super) publication: &'r Publication<R::Tables>,
     pub(super) upload: &'r SyncUpload,
     pub(super) purpose: WritePurpose,

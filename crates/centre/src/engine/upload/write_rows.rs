@@ -10,15 +10,18 @@ use tidewater_protocol::{Code, Datum, Op, pack};
 
 use super::incoming_rows::{IncomingTable, RowRef, UploadedImages};
 use super::resolver_output::ResolverOutput;
+use super::row_batch::{BatchOutcome, MetRow, RowBatch};
 use super::row_writers;
-use super::upload_writer::{BatchOutcome, MetRow, RowBatch, RowImage, UploadWriter};
+use super::upload_driver::UploadDriver;
 use crate::engine::exact::canonical;
 use crate::engine::membership::Barrier;
 use crate::engine::resolve::Winner;
+use crate::engine::row_fault::RefusalReason;
+use crate::engine::sql::row_statements::RowImage;
 use crate::engine::sql::served_table::{OnDelete, TableAdapter};
 use crate::engine::upload::incoming_rows::ROWS_AT_ONCE;
 use crate::engine::upload::ready_rows::{ReadyRows, find_changed, obstacle};
-use crate::engine::upload::refusal_reason::{FailedRow, RefusalReason, RowDecision};
+use crate::engine::upload::refusal_reason::{FailedRow, RowDecision};
 use crate::engine::upload::row_meeting::{ConflictJudge, MeetingFate, RowMeeting};
 use crate::engine::upload::upload_run::{EarlierFailures, UploadProgress, UploadRun, WritePurpose};
 use crate::error::CentreError;
@@ -64,7 +67,7 @@ struct RowsAfterMeeting {
     for_scripts: Vec<RowRef>,
 }
 
-impl<'r, R: UploadWriter> UploadRun<'r, R> {
+impl<'r, R: UploadDriver> UploadRun<'r, R> {
     /// Writes rows of one operation; gives back those that failed, and deletes that
     /// would do something to children.
     pub(super) async fn write(
