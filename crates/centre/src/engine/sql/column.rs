@@ -115,7 +115,7 @@ pub trait SqlColumn: Clone + fmt::Debug + Send + Sync + 'static {
 }
 
 /// An application's table, as statements need it.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 pub struct SqlTable<'c, C> {
     /// Its name in SQL.
     pub sql_name: &'c str,
@@ -126,6 +126,15 @@ pub struct SqlTable<'c, C> {
     /// The primary key, as indexes into `columns`.
     pub key: &'c [usize],
 }
+
+impl<C> Clone for SqlTable<'_, C> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+// Of columns of any kind: a derived one would want these to be copied, too.
+impl<C> Copy for SqlTable<'_, C> {}
 
 impl<C: SqlColumn> SqlTable<'_, C> {
     /// The names of some of its columns in SQL.
