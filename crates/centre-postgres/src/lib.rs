@@ -41,6 +41,7 @@ mod scope_sources;
 mod script_times;
 mod state;
 mod statement_check;
+mod step_failure;
 mod system_statement;
 mod table_statement;
 mod tls;

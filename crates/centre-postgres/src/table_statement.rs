@@ -16,7 +16,7 @@ use super::publication::PostgresTables;
 use super::quote::ident;
 use super::values::PostgresType;
 use crate::publication::ServedTable;
-use crate::system_statement::{StepFailure, step_failed};
+use crate::step_failure::{StepFailure, step_failed};
 use tidewater_centre::engine::connection::StatementResult;
 use tidewater_centre::engine::flight::{
     RowParameters, RowSource, SetArgument, StatementUse, TableArgument, TableStatement, TakeRow,
