@@ -41,9 +41,12 @@ impl<F: Fixture> DeployedCentre<F> {
         world
     }
 
-    /// Of an empty database, with nothing published.
+    /// Of a database with a table, and nothing published.
     pub async fn without_publications() -> DeployedCentre<F> {
         let fixture = F::new().await;
+        fixture
+            .execute("CREATE TABLE note (id INTEGER NOT NULL PRIMARY KEY)")
+            .await;
         let mut world = DeployedCentre {
             centre: F::connect(&fixture.url()).await.unwrap(),
             fixture,

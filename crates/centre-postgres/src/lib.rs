@@ -40,6 +40,7 @@ mod safe_time;
 mod scope_sources;
 mod script_times;
 mod state;
+mod step_failure;
 mod system_statement;
 mod table_statement;
 mod tls;

@@ -10,22 +10,21 @@ use futures_util::{FutureExt, StreamExt, pin_mut};
 use tokio_postgres::types::{FromSql, IsNull, ToSql, Type, to_sql_checked};
 use tokio_postgres::{Client, Error, Statement};
 
-use tidewater_protocol::{Code, ColumnType, Value};
+use tidewater_protocol::{ColumnType, Value};
 
 use super::connection::PostgresConnection;
 use super::description::describe;
 use super::dialect::PostgresDialect;
-use crate::driver_error::{centre_error, statement_failed};
+use crate::driver_error::statement_failed;
 use crate::publication::PostgresTables;
-use crate::rows::refusal;
 use crate::script_times;
+use crate::step_failure::{StepFailure, step_failed};
 use crate::table_statement::run_on_tables;
 use tidewater_centre::engine::connection::{self, ResultRow, StatementResult, SystemStatement};
 use tidewater_centre::engine::described_statement::{DescribedStatement, DescriptionError};
 use tidewater_centre::engine::flight::{
     FlightFailure, FlightStep, RowTaker, StatementUse, TableArgument, TableStatement,
 };
-use tidewater_centre::engine::row_fault::{RefusalReason, RowFault};
 use tidewater_centre::engine::sql::sql_dialect::SqlDialect;
 use tidewater_centre::engine::sql::system_dialect::SystemDialect as _;
 use tidewater_centre::error::CentreError;
@@ -291,45 +290,6 @@ fn join_texts(steps: &mut [PreparedStep<'_>]) {
                 }
             }
         }
-    }
-}
-
-/// Why a step has failed.
-pub(crate) struct StepFailure {
-    pub(crate) error: CentreError,
-    fault: Option<Box<RowFault>>,
-}
-
-impl From<CentreError> for StepFailure {
-    fn from(error: CentreError) -> StepFailure {
-        StepFailure { error, fault: None }
-    }
-}
-
-impl StepFailure {
-    /// A value of the rows of a set is none of its column.
-    pub(crate) fn unfit(column: &str) -> StepFailure {
-        let reason = format!("the value of {column} is none of its column's");
-        StepFailure {
-            error: CentreError::Internal {
-                message: reason.clone(),
-            },
-            fault: Some(Box::new(RowFault {
-                refusal: RefusalReason::new(Code::RowBadValue, reason),
-                is_certain: true,
-                is_denied: false,
-                has_ended: false,
-                row: 0,
-            })),
-        }
-    }
-}
-
-/// An error of a step as ours, with what it is of rows.
-pub(crate) fn step_failed(what: &str) -> impl Fn(Error) -> StepFailure + '_ {
-    move |error| StepFailure {
-        fault: refusal::fault(&error).map(Box::new),
-        error: centre_error(what, &error),
     }
 }
 

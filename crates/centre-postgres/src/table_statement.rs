@@ -14,7 +14,7 @@ use super::array::Array;
 use super::decoder::{RowDecoder, recycle};
 use super::publication::PostgresTables;
 use super::values::PostgresType;
-use crate::system_statement::{StepFailure, step_failed};
+use crate::step_failure::{StepFailure, step_failed};
 use tidewater_centre::engine::connection::StatementResult;
 use tidewater_centre::engine::flight::{
     RowParameters, RowSource, SetArgument, StatementUse, TableArgument, TableStatement, TakeRow,

@@ -5,7 +5,7 @@
     reason = "how long a statement takes is measured by the clock; nothing else depends on it"
 )]
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use rusqlite::types::ValueRef as Stored;
 use rusqlite::{ErrorCode, Statement, ffi, params_from_iter};
@@ -13,7 +13,7 @@ use rusqlite::{ErrorCode, Statement, ffi, params_from_iter};
 use tidewater_protocol::{ColumnType, Datum};
 
 use super::arguments::bound;
-use super::connection::SqliteConnection;
+use super::connection::{STEPS, SqliteConnection};
 use super::dialect::SqliteDialect;
 use super::{failure, values};
 use tidewater_centre::engine::call::answer::{AnswerCollector, AnswerShape};
@@ -23,17 +23,6 @@ use tidewater_centre::engine::connection::DatabaseConnection as _;
 use tidewater_centre::engine::sql::sql_dialect::SqlDialect as _;
 use tidewater_centre::error::CentreError;
 use tidewater_centre::{CallAnswer, CallInterrupt, CallOutcome, Cancel, ProcedureCall};
-
-/// So many steps of a statement are between two looks whether it is to end.
-const STEPS: i32 = 1_000;
-
-/// Has statements end that take longer.
-pub(super) fn limit_time(connection: &SqliteConnection, limit: Option<Duration>) {
-    match limit.and_then(|it| Instant::now().checked_add(it)) {
-        Some(until) => connection.progress_handler(STEPS, Some(move || Instant::now() >= until)),
-        None => connection.progress_handler(0, None::<fn() -> bool>),
-    }
-}
 
 /// Interrupts the calls of a worker: each looks by itself.
 pub(super) struct SqliteInterrupter;

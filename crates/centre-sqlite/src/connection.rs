@@ -4,6 +4,7 @@ use std::cell::RefCell;
 use std::collections::HashMap;
 use std::ops::{Deref, DerefMut};
 use std::rc::Rc;
+use std::time::{Duration, Instant};
 
 use rusqlite::params_from_iter;
 use rusqlite::types::{ToSqlOutput, Value as Native, ValueRef as Stored};
@@ -11,14 +12,13 @@ use rusqlite::types::{ToSqlOutput, Value as Native, ValueRef as Stored};
 use tidewater_protocol::{ColumnType, Datum, Value};
 
 use super::arguments::{bound, moment, set_json};
-use super::calls::limit_time;
 use super::description::describe;
 use super::dialect::SqliteDialect;
 use super::environment::DeploymentCommits;
+use super::failure;
 use super::publication::SqliteTables;
 use super::rows::refusal;
 use super::values::{self, SqliteKind};
-use super::{download, failure};
 use tidewater_centre::engine::connection::{self, ResultRow, StatementResult, SystemStatement};
 use tidewater_centre::engine::described_statement::{DescribedStatement, DescriptionError};
 use tidewater_centre::engine::flight::{
@@ -69,6 +69,21 @@ impl Deref for SqliteConnection {
 impl DerefMut for SqliteConnection {
     fn deref_mut(&mut self) -> &mut rusqlite::Connection {
         &mut self.connection
+    }
+}
+
+/// So many steps of a statement are between two looks whether it is to end.
+pub(super) const STEPS: i32 = 1_000;
+
+/// Has statements end that take longer.
+#[allow(
+    clippy::disallowed_methods,
+    reason = "how long a statement takes is measured by the clock; nothing else depends on it"
+)]
+fn limit_time(connection: &SqliteConnection, limit: Option<Duration>) {
+    match limit.and_then(|it| Instant::now().checked_add(it)) {
+        Some(until) => connection.progress_handler(STEPS, Some(move || Instant::now() >= until)),
+        None => connection.progress_handler(0, None::<fn() -> bool>),
     }
 }
 
@@ -263,7 +278,11 @@ fn run_on_tables(
                     let values = yields.map(|(at, kind)| Ok(kind.read(row.get_ref(at)?)));
                     values.collect()
                 }
-                types => download::values(row, 0, types),
+                types => {
+                    let types = types.iter().enumerate();
+                    let values = types.map(|(at, it)| Ok(values::read(*it, row.get_ref(at)?)));
+                    values.collect()
+                }
             };
             answer.changed += 1;
             take(&values.map_err(failed)?)?;

@@ -1,7 +1,7 @@
 //! How statements on the server's own tables are spelled here, and the tables.
 
+use super::literal;
 use super::quote;
-use super::tracking::literal;
 use tidewater_centre::engine::connection::{SystemStatement, TransactionMode, system_sql};
 use tidewater_centre::engine::sql::lexing::SqlLexing;
 use tidewater_centre::engine::sql::set_relation::{RelationColumn, SetRelation};

@@ -201,3 +201,8 @@ fn deferred_violations(connection: &SqliteConnection) -> Result<bool, CentreErro
         })
     }
 }
+
+/// A text as an SQL literal.
+fn literal(text: &str) -> String {
+    format!("'{}'", text.replace('\'', "''"))
+}

@@ -8,6 +8,7 @@ use tidewater_protocol::Table;
 use super::catalog::{self, SqliteCatalog};
 use super::connection::SqliteConnection;
 use super::dialect::SqliteDialect;
+use super::literal;
 use super::publication::{Publication, ServedTable, SqliteTables, served_table};
 use super::recorded_log::RecordedLog;
 use super::served::schema_version;
@@ -252,11 +253,6 @@ pub(super) fn use_write_ahead_log(
         description: "switch the file to write-ahead logging".into(),
         lock: "the whole file, for a moment".into(),
     }])
-}
-
-/// A text as an SQL literal.
-pub(super) fn literal(text: &str) -> String {
-    format!("'{}'", text.replace('\'', "''"))
 }
 
 /// See [`ChangeTracking::in_place`].

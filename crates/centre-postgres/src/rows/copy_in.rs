@@ -8,9 +8,9 @@ use futures_util::{SinkExt, future};
 
 use tidewater_protocol::{Datum, Op, RowsReader, UnpackedRow};
 
-use super::fitness::{is_exact, obstacle};
 use super::refusal::may_be_data_error;
 use super::{LiveTable, PostgresIncomingTable};
+use crate::column::{is_exact, obstacle};
 use crate::connection::PostgresConnection;
 use crate::decoder::recycle;
 use crate::driver_error::statement_failed;

@@ -2,7 +2,6 @@
 //! that need each other by one statement. What is written and in which order is the engine's affair.
 
 mod copy_in;
-pub(super) mod fitness;
 pub(super) mod refusal;
 
 use std::sync::Arc;

@@ -120,7 +120,10 @@ impl<D: UploadDriver> UploadWriter<D> {
         } else {
             ROWS_AT_ONCE
         };
-        for some in rows.chunks(at_once) {
+        // Those of several uploads may have the same key, and each has to see what the one before it
+        // did; within a chunk a key is there once.
+        let of_chunks = rows.chunk_by(|one, next| one.chunk() == next.chunk());
+        for some in of_chunks.flat_map(|it| it.chunks(at_once)) {
             let some = self.leave_endings(&mut writing, some);
             let runs = self.decide(&mut writing, &some).await?;
             for run in runs {
