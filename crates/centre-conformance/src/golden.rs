@@ -6,7 +6,8 @@ use std::path::Path;
 
 use tidewater_centre::engine::sql::column::SqlTable;
 use tidewater_centre::engine::sql::row_statements::{
-    FoundBy, ImageColumn, ImageRows, JointPart, PreImage, RowImage, TakenRow, joint, key_columns,
+    FoundBy, ImageColumn, ImageParameters, JointPart, PreImage, RowImage, TakenRow, joint,
+    key_columns,
 };
 use tidewater_centre::engine::sql::served_table::{ChildKey, LogColumns, TableAdapter, TableRule};
 use tidewater_centre::engine::sql::sql_dialect::{RowLock, SqlDialect, WriteStrategy};
@@ -90,7 +91,7 @@ fn spell_row_statements<T: TableAdapter>(
     let of = |image: RowImage, columns: &[usize]| -> Vec<ImageColumn> {
         columns.iter().map(|&it| (image, it)).collect()
     };
-    let source = |columns: Vec<ImageColumn>| ImageRows::new::<T::Rows>(table, columns, 1);
+    let source = |columns: Vec<ImageColumn>| ImageParameters::new::<T::Rows>(table, columns, 1);
     let key = source(key_columns(&table));
     let inserted = source(of(RowImage::New, &all));
     let updated = source([of(RowImage::Old, &all), of(RowImage::New, &rest)].concat());

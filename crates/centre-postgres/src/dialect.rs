@@ -5,7 +5,6 @@ mod roles;
 mod types;
 
 use super::state;
-use super::waits::HURRIED_MS;
 use crate::quote::ident;
 use tidewater_centre::engine::connection::{
     Durability, SystemStatement, TransactionMode, system_sql,
@@ -26,6 +25,9 @@ DO $$ DECLARE c record; BEGIN
 FOR c IN SELECT DISTINCT n.nspname, o.conname FROM pg_catalog.pg_constraint o
   JOIN pg_catalog.pg_namespace n ON n.oid = o.connamespace WHERE o.condeferred
 LOOP EXECUTE format('SET CONSTRAINTS %I.%I DEFERRED', c.nspname, c.conname); END LOOP; END $$";
+
+/// How long a sync waits for a lock after another one has waited in vain.
+pub(super) const HURRIED_MS: u64 = 100;
 
 /// PostgreSQL's spelling. The rows of a statement are arrays, one for each column.
 pub(super) struct PostgresDialect;

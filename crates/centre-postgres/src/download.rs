@@ -7,9 +7,9 @@ use futures_util::FutureExt;
 
 use tidewater_protocol::Datum;
 
+use super::array_rows::ArrayRows;
 use super::connection::PostgresConnection;
 use super::publication::{PostgresTables, TableRule};
-use super::table_statement::ArrayRows;
 use super::triggers::LogSpec;
 use super::values::PostgresType;
 use super::watermark::snapshot;
@@ -17,13 +17,14 @@ use super::{PostgresShared, members};
 use crate::driver_error::statement_failed;
 use tidewater_centre::download::DownloadSubscription;
 use tidewater_centre::engine::connection::DatabaseConnection;
-use tidewater_centre::engine::download::opening::{
+use tidewater_centre::engine::download::snapshot_driver::{
     DurableMark, HistoryAnswer, HistoryQuestion, OpeningFailure, SafeTime, SnapshotDriver,
 };
 use tidewater_centre::engine::exact::unpack;
 use tidewater_centre::engine::flight::{FlightStep, RowParameters, RowSource, TableStatement};
 use tidewater_centre::engine::scope::ScopeChange;
-use tidewater_centre::engine::sql::reading::{ConditionArguments, is_in_source};
+use tidewater_centre::engine::sql::condition_arguments::ConditionArguments;
+use tidewater_centre::engine::sql::reading::is_in_source;
 use tidewater_centre::error::CentreError;
 use tidewater_centre::scope::HeldPartitions;
 
@@ -93,7 +94,7 @@ impl SnapshotDriver for DatabaseSnapshot<'_> {
         });
         let seen: Vec<Option<SeenSnapshot>> = seen.collect();
         let known = state_rows(asked, &seen)?;
-        let mut states = vec![SubscriptionState::default(); asked.len()];
+        let mut states = vec![HistoryState::default(); asked.len()];
         let news = NewsQuestion::find(asked, &seen)?;
         let mut has_news = vec![false; asked.len()];
         let mut strange = Vec::new();
@@ -231,7 +232,7 @@ const STATE_KINDS: [PostgresType; 4] = [
 
 /// What a row of [`STATE`] tells.
 #[derive(Clone, Debug, Default)]
-struct SubscriptionState {
+struct HistoryState {
     position: Vec<u8>,
     marked_ms: Option<i64>,
     /// The logs of which everything is sent.
@@ -242,7 +243,7 @@ struct SubscriptionState {
 
 fn ask_state<'s>(
     known: &'s ArrayRows,
-    states: &'s mut [SubscriptionState],
+    states: &'s mut [HistoryState],
 ) -> FlightStep<'s, PostgresTables> {
     let source = ArrayRows::source(&STATE_KINDS, 1);
     let text = STATE.replace("{rows}", &source.relation);
@@ -259,7 +260,7 @@ fn ask_state<'s>(
             Datum::Text(logs) => logs.split(',').filter_map(|it| it.parse().ok()).collect(),
             _ => Vec::new(),
         };
-        *state = SubscriptionState {
+        *state = HistoryState {
             position: row[1].to_string().into_bytes(),
             marked_ms: integer(&row[2]),
             restarted: logs,
@@ -269,7 +270,7 @@ fn ask_state<'s>(
     })
 }
 
-impl SubscriptionState {
+impl HistoryState {
     fn answer(
         self,
         asked: &HistoryQuestion<'_, PostgresTables>,

@@ -17,7 +17,6 @@ use crate::driver_error::statement_failed;
 use tidewater_centre::SyncContext;
 use tidewater_centre::engine::assumed_role::ask_role;
 use tidewater_centre::engine::connection::DatabaseConnection as _;
-use tidewater_centre::engine::download::WindowBound;
 use tidewater_centre::engine::exact::unpack;
 use tidewater_centre::engine::flight::{FlightStep, StatementUse, TableStatement};
 use tidewater_centre::engine::inspect::{
@@ -27,6 +26,7 @@ use tidewater_centre::engine::sql::column::SqlColumn as _;
 use tidewater_centre::engine::sql::reading::rows_of_rule;
 use tidewater_centre::engine::sql::served_table::log_column;
 use tidewater_centre::engine::sql::sql_dialect::SqlDialect as _;
+use tidewater_centre::engine::window::WindowBound;
 use tidewater_centre::error::CentreError;
 
 type Result<T> = std::result::Result<T, CentreError>;
@@ -227,7 +227,10 @@ fn side_keys(side: &ConfigurationSide<'_, PostgresTables>) -> Result<String> {
             let partitions = partitions.collect::<Result<Vec<_>>>()?;
             query.push_str(&match partitions.is_empty() {
                 true => " AND false".to_owned(),
-                false => format!(" AND {}", is_in_partitions(of_table, &partitions)),
+                false => format!(
+                    " AND {}",
+                    is_in_partitions(&of_table.alias, &of_table.columns, &partitions)
+                ),
             });
         }
         for (window, (of_window, &from)) in rule.windows.iter().zip(&scope.lows).enumerate() {
@@ -236,7 +239,7 @@ fn side_keys(side: &ConfigurationSide<'_, PostgresTables>) -> Result<String> {
                 from,
                 to: None,
             };
-            let condition = is_in_window(of_table, &bound, of_window.column_type);
+            let condition = is_in_window(&of_table.windows[window], &bound, of_window.column_type);
             query.push_str(&format!(" AND {condition}"));
         }
         queries.push(query);

@@ -6,6 +6,7 @@
 
 mod arguments;
 mod array;
+mod array_rows;
 mod caller;
 mod calls;
 mod catalog;

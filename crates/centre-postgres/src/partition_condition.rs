@@ -3,21 +3,21 @@
 
 use tidewater_protocol::{ColumnType, Datum};
 
-use super::publication::TableRule;
 use super::quote::literal;
-use tidewater_centre::engine::download::WindowBound;
+use crate::column::PgColumn;
 use tidewater_centre::engine::sql::served_table::WindowColumn;
+use tidewater_centre::engine::window::WindowBound;
 
 /// More are compared with a list of rows.
 const FEW_PARTITIONS: usize = 100;
 
 /// Whether a row is in these windows.
 pub(super) fn is_in_window(
-    rule: &TableRule,
+    window: &WindowColumn<PgColumn>,
     bound: &WindowBound,
     column_type: ColumnType,
 ) -> String {
-    let WindowColumn { alias, column, .. } = &rule.windows[bound.window];
+    let WindowColumn { alias, column, .. } = window;
     let value = |position: i64| {
         let text = match column_type {
             ColumnType::Integer => position.to_string(),
@@ -45,8 +45,11 @@ pub(super) fn is_in_window(
 }
 
 /// Whether a row is in one of the partitions.
-pub(super) fn is_in_partitions(rule: &TableRule, partitions: &[Vec<Datum<'_>>]) -> String {
-    let columns = &rule.columns;
+pub(super) fn is_in_partitions(
+    alias: &str,
+    columns: &[PgColumn],
+    partitions: &[Vec<Datum<'_>>],
+) -> String {
     let mut rows = Vec::new();
     for values in partitions {
         let mut row = Vec::with_capacity(values.len());
@@ -67,7 +70,7 @@ pub(super) fn is_in_partitions(rule: &TableRule, partitions: &[Vec<Datum<'_>>]) 
         }
         rows.push(format!("({})", row.join(", ")));
     }
-    let alias = format!("{}.", rule.alias);
+    let alias = format!("{alias}.");
     let compared = columns.iter().map(|column| column.compared(&alias));
     let compared = compared.collect::<Vec<_>>().join(", ");
     match columns.len() == 1 && rows.len() <= FEW_PARTITIONS {

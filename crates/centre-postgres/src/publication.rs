@@ -2,18 +2,19 @@
 
 use tidewater_protocol::{ColumnType, Datum};
 
+use super::array_rows::ArrayRows;
 use super::catalog::PostgresCatalog;
 use super::partition_condition;
-use super::table_statement::ArrayRows;
 use super::triggers::LogSpec;
 use super::values::PostgresType;
 use crate::column::PgColumn;
 use tidewater_centre::engine::compile::CompiledTable;
-use tidewater_centre::engine::download::WindowBound;
+use tidewater_centre::engine::flight::ValueTypes;
 use tidewater_centre::engine::publication;
-use tidewater_centre::engine::sql::reading::ConditionArguments;
+use tidewater_centre::engine::sql::condition_arguments::ConditionArguments;
 use tidewater_centre::engine::sql::served_table::{self, TableAdapter};
 use tidewater_centre::engine::upload::upload_driver::SideEffects;
+use tidewater_centre::engine::window::WindowBound;
 use tidewater_centre::error::CentreError;
 
 /// A publication, ready to be served.
@@ -38,9 +39,12 @@ pub(crate) struct TableDetails {
     pub(super) fingerprint: String,
 }
 
-impl TableAdapter for PostgresTables {
+impl ValueTypes for PostgresTables {
     type Kind = PostgresType;
     type Rows = ArrayRows;
+}
+
+impl TableAdapter for PostgresTables {
     type Column = PgColumn;
     type Log = LogSpec;
     type Details = TableDetails;
@@ -56,7 +60,11 @@ impl TableAdapter for PostgresTables {
         partitions: &[Vec<Datum<'a>>],
         _: &mut ConditionArguments<'a, PostgresType>,
     ) -> Result<String, CentreError> {
-        Ok(partition_condition::is_in_partitions(rule, partitions))
+        Ok(partition_condition::is_in_partitions(
+            &rule.alias,
+            &rule.columns,
+            partitions,
+        ))
     }
 
     fn is_in_window(
@@ -65,7 +73,7 @@ impl TableAdapter for PostgresTables {
         column_type: ColumnType,
         _: &mut ConditionArguments<'_, PostgresType>,
     ) -> String {
-        partition_condition::is_in_window(rule, bound, column_type)
+        partition_condition::is_in_window(&rule.windows[bound.window], bound, column_type)
     }
 
     /// How much a table weighs with its long values, in all of its leaves. That is what the files have,

@@ -13,7 +13,7 @@ use futures_util::future::join;
 use tokio_postgres::Client;
 
 use crate::driver_error::statement_failed;
-use tidewater_centre::engine::download::opening::SafeTime;
+use tidewater_centre::engine::download::snapshot_driver::SafeTime;
 use tidewater_centre::error::CentreError;
 
 /// When the oldest open transaction of this database began; now, if there is none. Now is when the

@@ -11,7 +11,7 @@ use tidewater_protocol::datetime::MAX_MICROS;
 use tidewater_protocol::decimal::Decimal;
 use tidewater_protocol::{ColumnType, Datum, ValueRef};
 
-use tidewater_centre::engine::flight::ValueKind;
+use tidewater_centre::engine::flight::ColumnKind;
 use tidewater_centre::engine::sql::system_table::SystemType;
 
 mod numeric;
@@ -50,7 +50,7 @@ pub(crate) enum PostgresType {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct UnfitValue;
 
-impl ValueKind for PostgresType {
+impl ColumnKind for PostgresType {
     fn of_system(system_type: SystemType) -> PostgresType {
         match system_type {
             SystemType::Integer | SystemType::Serial => PostgresType::Int8,

@@ -11,11 +11,9 @@ use std::time::Duration;
 
 use super::PostgresShared;
 use super::connection::PATIENCE_MS;
+use super::dialect::HURRIED_MS;
 use crate::driver_error::statement_failed;
 use tidewater_centre::error::CentreError;
-
-/// How long a sync waits for a lock after another one has waited in vain.
-pub(super) const HURRIED_MS: u64 = 100;
 
 /// How long after that.
 const HURRY_FOR_MS: u64 = 5_000;

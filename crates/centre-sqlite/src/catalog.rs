@@ -2,7 +2,6 @@
 
 use tidewater_protocol::{ColumnType, Datum, ForeignKeyAction, index_sql};
 
-use super::connection::SqliteConnection;
 use super::upstream::BranchSubscription;
 use super::values::SqliteKind;
 use super::{failure, quote, values};
@@ -202,7 +201,7 @@ impl catalog::CatalogReader for SqliteCatalog {
 }
 
 impl SqliteCatalog {
-    pub(super) fn read(connection: &SqliteConnection) -> Result<SqliteCatalog, CentreError> {
+    pub(super) fn read(connection: &rusqlite::Connection) -> Result<SqliteCatalog, CentreError> {
         read(connection).map_err(failure("reading the database's schema"))
     }
 }
@@ -232,7 +231,7 @@ impl UniqueKey {
     }
 }
 
-fn read(connection: &SqliteConnection) -> rusqlite::Result<SqliteCatalog> {
+fn read(connection: &rusqlite::Connection) -> rusqlite::Result<SqliteCatalog> {
     // Virtual tables and their shadows keep rows by means that no trigger sees.
     let mut statement = connection.prepare(
         "SELECT name, sql FROM sqlite_schema s WHERE type = 'table'
@@ -277,7 +276,7 @@ fn follow_headquarters(info: &mut TableInfo, upstream: &BranchSubscription) {
 }
 
 fn read_table(
-    connection: &SqliteConnection,
+    connection: &rusqlite::Connection,
     name: String,
     sql: &str,
 ) -> rusqlite::Result<(TableInfo, SqliteTable, Vec<Option<String>>)> {
@@ -455,7 +454,7 @@ fn close(text: &str) -> Option<usize> {
     None
 }
 
-fn has_triggers(connection: &SqliteConnection, table: &str) -> rusqlite::Result<bool> {
+fn has_triggers(connection: &rusqlite::Connection, table: &str) -> rusqlite::Result<bool> {
     let mut statement = connection.prepare_cached(
         "SELECT 1 FROM sqlite_schema WHERE type = 'trigger' AND tbl_name = ?1 COLLATE NOCASE
          AND name NOT LIKE 'tidewater\\_%' ESCAPE '\\'",
@@ -464,7 +463,7 @@ fn has_triggers(connection: &SqliteConnection, table: &str) -> rusqlite::Result<
 }
 
 fn read_indexes(
-    connection: &SqliteConnection,
+    connection: &rusqlite::Connection,
     info: &mut TableInfo,
     table: &mut SqliteTable,
 ) -> rusqlite::Result<()> {
@@ -532,7 +531,7 @@ fn read_indexes(
 
 /// The foreign keys of a table; not those that refer to nothing.
 fn read_references(
-    connection: &SqliteConnection,
+    connection: &rusqlite::Connection,
     table: &TableInfo,
     all: &[TableInfo],
 ) -> rusqlite::Result<Vec<ForeignKeyInfo>> {
@@ -599,7 +598,7 @@ fn action(name: &str) -> ForeignKeyAction {
 
 /// The rows of these tables that have no key.
 pub(super) fn keyless_rows(
-    connection: &SqliteConnection,
+    connection: &rusqlite::Connection,
     tables: &[String],
 ) -> Result<Vec<KeylessRows>, CentreError> {
     let catalog = SqliteCatalog::read(connection)?;

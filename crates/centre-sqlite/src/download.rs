@@ -12,13 +12,13 @@ use super::values::{self, SqliteKind};
 use super::watermark::{self, LogPosition, LogPositions as Logs, Marker};
 use super::{failure, state};
 use tidewater_centre::engine::connection::DatabaseConnection as _;
-use tidewater_centre::engine::download::opening::{
+use tidewater_centre::engine::download::snapshot_driver::{
     DurableMark, HistoryAnswer, HistoryQuestion, OpeningFailure, SafeTime, SnapshotDriver,
     read_serials,
 };
-use tidewater_centre::engine::flight::{FlightFailure, FlightStep, ValueKind as _};
+use tidewater_centre::engine::flight::{ColumnKind as _, FlightFailure, FlightStep};
 use tidewater_centre::engine::scope::{ScopeChange, SerialValidity};
-use tidewater_centre::engine::sql::reading::ConditionArguments;
+use tidewater_centre::engine::sql::condition_arguments::ConditionArguments;
 use tidewater_centre::engine::sql::system_table::SystemType;
 use tidewater_centre::error::CentreError;
 

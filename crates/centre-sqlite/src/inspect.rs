@@ -13,17 +13,18 @@ use super::watermark::LogPositions;
 use super::{SqliteCentre, failure, values};
 use tidewater_centre::SyncContext;
 use tidewater_centre::engine::connection::DatabaseConnection as _;
-use tidewater_centre::engine::download::WindowBound;
 use tidewater_centre::engine::exact::unpack;
 use tidewater_centre::engine::flight::{FlightStep, TableStatement};
 use tidewater_centre::engine::inspect::{
     ChangeLogEntry, ConfigurationSide, DatabaseInspection, ENTRIES_TOLD, KeyedRow, RowsDiffer,
 };
 use tidewater_centre::engine::sql::column::SqlColumn as _;
-use tidewater_centre::engine::sql::reading::{ConditionArguments, rows_of_rule};
+use tidewater_centre::engine::sql::condition_arguments::ConditionArguments;
+use tidewater_centre::engine::sql::reading::rows_of_rule;
 use tidewater_centre::engine::sql::served_table::TableAdapter as _;
 use tidewater_centre::engine::thread::at_once;
 use tidewater_centre::engine::window::Window;
+use tidewater_centre::engine::window::WindowBound;
 use tidewater_centre::error::CentreError;
 use tidewater_centre::scope::Partitions;
 

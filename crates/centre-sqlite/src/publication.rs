@@ -7,11 +7,12 @@ use super::recorded_log::RecordedLog;
 use super::values::{self, NativeRows, SqliteKind};
 use super::{quote, state};
 use tidewater_centre::engine::compile::CompiledTable;
-use tidewater_centre::engine::download::WindowBound;
+use tidewater_centre::engine::flight::ValueTypes;
 use tidewater_centre::engine::publication;
 use tidewater_centre::engine::sql::column::SqlColumn as _;
-use tidewater_centre::engine::sql::reading::ConditionArguments;
+use tidewater_centre::engine::sql::condition_arguments::ConditionArguments;
 use tidewater_centre::engine::sql::served_table::{self, TableAdapter};
+use tidewater_centre::engine::window::WindowBound;
 use tidewater_centre::error::CentreError;
 
 const DAY_MICROS: i64 = 86_400_000_000;
@@ -44,9 +45,12 @@ pub(crate) struct TableDetails {
     conflict_clause: &'static str,
 }
 
-impl TableAdapter for SqliteTables {
+impl ValueTypes for SqliteTables {
     type Kind = SqliteKind;
     type Rows = NativeRows;
+}
+
+impl TableAdapter for SqliteTables {
     type Column = SqliteColumn;
     type Log = RecordedLog;
     type Details = TableDetails;

@@ -16,7 +16,7 @@ use tidewater_protocol::pack::same;
 use tidewater_protocol::{ColumnType, Datum, ValueRef};
 
 use tidewater_centre::engine::exact::{canonical, shortest};
-use tidewater_centre::engine::flight::{RowParameters, RowSource, ValueKind};
+use tidewater_centre::engine::flight::{ColumnKind, RowParameters, RowSource};
 use tidewater_centre::engine::sql::system_table::SystemType;
 
 /// How the values of a column travel between the engine and SQLite.
@@ -35,7 +35,7 @@ impl SqliteKind {
     }
 }
 
-impl ValueKind for SqliteKind {
+impl ColumnKind for SqliteKind {
     fn of_system(system_type: SystemType) -> SqliteKind {
         SqliteKind {
             column_type: match system_type {

@@ -21,7 +21,7 @@ use super::connection::SqliteConnection;
 use super::environment::{Jobs, SqliteEnvironment};
 use super::file::{DatabaseFile, OpenFile};
 use super::{connection, failure, state};
-use tidewater_centre::engine::download::opening::DurableMark;
+use tidewater_centre::engine::download::snapshot_driver::DurableMark;
 use tidewater_centre::engine::marks::{self, MarkQueue};
 use tidewater_centre::engine::scope::ScopeChange;
 use tidewater_centre::engine::thread::{self, ThreadOwner};

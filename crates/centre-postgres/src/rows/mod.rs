@@ -9,9 +9,9 @@ use std::time::Duration;
 
 use tidewater_protocol::Datum;
 
+use super::array_rows::ArrayRows;
 use super::connection::PostgresConnection;
 use super::publication::{PostgresTables, Publication, ServedTable};
-use super::table_statement::ArrayRows;
 use super::values::PostgresType;
 use super::{FINGERPRINTS, PostgresShared, fill_random};
 use crate::driver_error::statement_failed;

@@ -8,7 +8,9 @@ use tidewater_protocol::Datum;
 
 use super::acting::{DatabaseRole, only};
 use super::connection::{DatabaseConnection, StatementResult};
-use super::flight::{FlightFailure, FlightStep, TableArgument, TableStatement, ValueKind as _};
+use super::flight::{
+    ColumnKind as _, FlightFailure, FlightStep, TableArgument, TableStatement, ValueTypes,
+};
 use super::publication::Publication;
 use super::row_fault::RowFault;
 use super::scope::values_of;
@@ -60,12 +62,12 @@ impl AssumedRole {
     }
 
     /// Has the steps behind it run under the role.
-    pub fn enter<'s, T: TableAdapter>(&'s self) -> FlightStep<'s, T> {
+    pub fn enter<'s, T: ValueTypes>(&'s self) -> FlightStep<'s, T> {
         FlightStep::run(&*self.enter)
     }
 
     /// Ends this.
-    pub fn leave<'s, T: TableAdapter>(&'s self) -> FlightStep<'s, T> {
+    pub fn leave<'s, T: ValueTypes>(&'s self) -> FlightStep<'s, T> {
         FlightStep::run(self.leave)
     }
 
@@ -208,7 +210,7 @@ impl<'p> RoleQuestion<'p> {
 ///
 /// # Errors
 /// [`CentreError::NoRole`] if there is none that can be assumed.
-pub async fn ask_role<C: DatabaseConnection>(
+pub async fn ask_role<C: DatabaseConnection<Tables: TableAdapter>>(
     connection: &mut C,
     publication: &Publication<C::Tables>,
     context: &SyncContext,

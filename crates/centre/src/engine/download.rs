@@ -14,18 +14,19 @@ mod reading;
 mod resuming;
 mod shared_readings;
 pub mod snapshot;
+pub mod snapshot_driver;
 mod table;
 
 use prost::Message;
 
 use tidewater_protocol::Datum;
 
-use self::opening::SnapshotDriver;
 use self::output::SentCounts;
 use self::plan::SubscriptionPlan;
 use self::reading::SubscriptionReading;
 use self::shared_readings::SharedReadings;
-use self::snapshot::Snapshot;
+use self::snapshot::DownloadSnapshot;
+use self::snapshot_driver::SnapshotDriver;
 use super::scope::{RuleDifference, ScopeChange, ScopeDifferences, SerialValidity, keep};
 use super::scripts::{ScriptEnvironment, chosen};
 use crate::context::SyncContext;
@@ -36,6 +37,7 @@ use crate::download::{
 use crate::engine::publication::PublishedSchema;
 use crate::engine::refusals;
 use crate::engine::served_publications::ServedPublications;
+use crate::engine::window::WindowBound;
 use crate::error::CentreError;
 use crate::scope::{Checkpoint, RuleScope, Scope};
 use crate::watermark::{TableCursor, Watermark};
@@ -75,17 +77,6 @@ pub struct RuleRows<'p> {
 pub struct KeyOrder<'p> {
     /// Only rows behind this key; empty: all.
     pub after: Vec<Datum<'p>>,
-}
-
-/// A range of values of a window's column.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct WindowBound {
-    /// The number of the window among the rule's.
-    pub window: usize,
-    /// The first value.
-    pub from: i64,
-    /// The first one behind it, if there is one.
-    pub to: Option<i64>,
 }
 
 /// What is known of a subscription in the snapshot.
@@ -168,7 +159,7 @@ pub async fn read_downloads<D: SnapshotDriver>(
     };
     let (some, rest) = downloads.split_at_mut(count);
     let jobs: Vec<&DownloadJob> = some.iter().map(|it| &it.job).collect();
-    let mut snapshot = Snapshot::open(driver, publications(some)?, &jobs).await?;
+    let mut snapshot = DownloadSnapshot::open(driver, publications(some)?, &jobs).await?;
     let mut reading = download(&mut snapshot, some).await?;
     reading.outcomes.extend(rest.iter().map(|_| None));
     Ok(reading)
@@ -176,7 +167,7 @@ pub async fn read_downloads<D: SnapshotDriver>(
 
 /// Reads the downloads of some jobs, whose subscriptions are numbered one job after the other.
 async fn download<D: SnapshotDriver>(
-    snapshot: &mut Snapshot<D>,
+    snapshot: &mut DownloadSnapshot<D>,
     downloads: &mut [RunningDownloads<'_>],
 ) -> Result<SnapshotReading> {
     let mut opened = snapshot.take_opened().into_iter();
@@ -237,7 +228,7 @@ struct PlannedJob {
 /// # Errors
 /// The snapshot is of no more use; the inner error is the job's own.
 async fn plan<D: SnapshotDriver>(
-    snapshot: &mut Snapshot<D>,
+    snapshot: &mut DownloadSnapshot<D>,
     job: &mut DownloadJob,
     first: usize,
     opened: Vec<OpenedSubscription>,
@@ -315,7 +306,7 @@ async fn plan<D: SnapshotDriver>(
 
 /// Makes one mark for all plans that need one, and has it note what became of their scopes.
 async fn mark<D: SnapshotDriver>(
-    snapshot: &mut Snapshot<D>,
+    snapshot: &mut DownloadSnapshot<D>,
     jobs: &[&DownloadJob],
     all: &mut [Result<PlannedJob>],
 ) -> Result<()> {
@@ -358,7 +349,7 @@ async fn mark<D: SnapshotDriver>(
 impl PlannedJob {
     async fn read<D: SnapshotDriver>(
         self,
-        snapshot: &mut Snapshot<D>,
+        snapshot: &mut DownloadSnapshot<D>,
         job: &DownloadJob,
         sink: &mut dyn DownloadSink,
         rows: &mut u64,
@@ -442,7 +433,7 @@ impl PlannedJob {
 
 /// What operators have settled of the remote's refused rows.
 async fn settled<D: SnapshotDriver>(
-    snapshot: &mut Snapshot<D>,
+    snapshot: &mut DownloadSnapshot<D>,
     context: &SyncContext,
     subscription: &DownloadSubscription,
 ) -> Result<Option<ToldSettled>> {
@@ -515,7 +506,7 @@ fn check_given(published: &PublishedSchema, subscription: &DownloadSubscription)
 
 /// How the scope differs from what the remote holds, by rule.
 async fn differences<D: SnapshotDriver>(
-    snapshot: &mut Snapshot<D>,
+    snapshot: &mut DownloadSnapshot<D>,
     subscription: &DownloadSubscription,
     opened: &OpenedSubscription,
 ) -> Result<Vec<Option<RuleDifference>>> {

@@ -9,10 +9,9 @@ use std::time::Duration;
 
 use tidewater_protocol::{ColumnType, Datum, Value};
 
-use super::connection::{StatementResult, SystemStatement};
 use super::row_fault::RowFault;
-use super::sql::served_table::TableAdapter;
 use super::sql::system_table::SystemType;
+use super::system_statement::{StatementResult, SystemStatement};
 use crate::error::CentreError;
 
 type Result<T> = std::result::Result<T, CentreError>;
@@ -24,7 +23,7 @@ pub type TakeRow<'t> = &'t mut (dyn FnMut(&[Datum<'_>]) -> Result<()> + Send);
 pub type RowTaker<'t> = Box<dyn FnMut(&[Datum<'_>]) -> Result<()> + Send + 't>;
 
 /// How the values of a column travel between the engine and a database.
-pub trait ValueKind: Copy + fmt::Debug + PartialEq + Send + Sync + 'static {
+pub trait ColumnKind: Copy + fmt::Debug + PartialEq + Send + Sync + 'static {
     /// The kind of a value that is no application's.
     fn of_system(system_type: SystemType) -> Self;
 }
@@ -33,7 +32,7 @@ pub trait ValueKind: Copy + fmt::Debug + PartialEq + Send + Sync + 'static {
 /// after the other.
 pub trait RowParameters: fmt::Debug + Send + Sync {
     /// The kinds of values.
-    type Kind: ValueKind;
+    type Kind: ColumnKind;
 
     /// No rows yet, of columns of these kinds.
     fn new(kinds: &[Self::Kind]) -> Self;
@@ -57,6 +56,14 @@ pub struct RowSource {
     pub number: String,
     /// The values of its columns.
     pub columns: Vec<String>,
+}
+
+/// How values travel between the engine and a database.
+pub trait ValueTypes: fmt::Debug + Send + Sync + 'static {
+    /// The kinds of values.
+    type Kind: ColumnKind;
+    /// Rows of values as parameters.
+    type Rows: RowParameters<Kind = Self::Kind>;
 }
 
 /// A parameter of a [`TableStatement`].
@@ -107,7 +114,7 @@ pub enum StatementUse {
 
 /// A statement on the application's tables, or of an operator.
 #[derive(Debug)]
-pub struct TableStatement<'s, T: TableAdapter> {
+pub struct TableStatement<'s, T: ValueTypes> {
     /// What is being done, for the error.
     pub what: &'static str,
     /// Its text, in the database's own SQL.
@@ -129,7 +136,7 @@ pub struct TableStatement<'s, T: TableAdapter> {
 }
 
 /// A step of a flight.
-pub enum FlightStep<'s, T: TableAdapter> {
+pub enum FlightStep<'s, T: ValueTypes> {
     /// SQL without parameters that yields nothing; nothing is done for an empty text.
     Run(Cow<'s, str>),
     /// From here on, each statement of the flight may take so long; `None` if that is as it was. What
@@ -173,7 +180,7 @@ impl RowSource {
     }
 }
 
-impl<K: ValueKind> TableArgument<'_, K> {
+impl<K: ColumnKind> TableArgument<'_, K> {
     /// A text, or NULL.
     pub fn text(text: Option<&str>) -> TableArgument<'_, K> {
         let value = text.map_or(Datum::Null, Datum::Text);
@@ -181,7 +188,7 @@ impl<K: ValueKind> TableArgument<'_, K> {
     }
 }
 
-impl<'s, T: TableAdapter> TableStatement<'s, T> {
+impl<'s, T: ValueTypes> TableStatement<'s, T> {
     /// A statement that has no parameters and yields nothing, yet.
     pub fn new(what: &'static str, sql: impl Into<Cow<'s, str>>) -> TableStatement<'s, T> {
         TableStatement {
@@ -197,7 +204,7 @@ impl<'s, T: TableAdapter> TableStatement<'s, T> {
     }
 }
 
-impl<'s, T: TableAdapter> FlightStep<'s, T> {
+impl<'s, T: ValueTypes> FlightStep<'s, T> {
     /// Has the rows of a statement taken.
     pub fn table(
         statement: TableStatement<'s, T>,

@@ -10,7 +10,8 @@ use crate::engine::change_tracking::ChangeTracking;
 use crate::engine::connection::DatabaseConnection;
 use crate::engine::flight::{FlightStep, TableStatement};
 use crate::engine::sql::column::SqlColumn as _;
-use crate::engine::sql::reading::ConditionArguments;
+use crate::engine::sql::condition_arguments::ConditionArguments;
+use crate::engine::sql::reading::row_of_key;
 use crate::engine::sql::served_table::{TableAdapter, rule_alias};
 use crate::engine::sql::sql_dialect::SqlDialect;
 use crate::error::CentreError;
@@ -150,7 +151,7 @@ pub(super) async fn read_cells<T: DatabaseInspection>(
 ///
 /// # Errors
 /// The database failed, or there is no role that can be assumed.
-pub(super) async fn find_seen<C: DatabaseConnection>(
+pub(super) async fn find_seen<C: DatabaseConnection<Tables: TableAdapter>>(
     connection: &mut C,
     row: &KeyedRow<'_, C::Tables>,
     context: &SyncContext,
@@ -182,15 +183,8 @@ impl<'a, T: TableAdapter> KeyedRow<'a, T> {
     ) -> Option<TableStatement<'a, T>> {
         let table = &self.publication.tables[self.table];
         let mut arguments = ConditionArguments::new(dialect);
-        let key = arguments.push_key(table, self.key)?;
-        let same = table.key_columns().zip(&key);
-        let same =
-            same.map(|(column, value)| column.equals(&format!("t.{}", column.sql_name()), value));
-        let sql = format!(
-            "SELECT {outputs} FROM {} WHERE {}",
-            table.from,
-            same.collect::<Vec<_>>().join(" AND ")
-        );
+        let key = arguments.push_key::<T::Rows, _>(table.key_columns(), self.key)?;
+        let sql = row_of_key(table, outputs, &key);
         let mut statement = TableStatement::new("reading a row", sql);
         statement.arguments = arguments.into_list();
         Some(statement)

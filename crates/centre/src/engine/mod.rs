@@ -53,6 +53,7 @@ mod session;
 pub mod sql;
 pub mod state;
 mod statement_check;
+pub mod system_statement;
 pub mod thread;
 pub mod too_long;
 pub mod upload;

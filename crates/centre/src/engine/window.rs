@@ -27,6 +27,17 @@ pub struct Window {
     pub highest: Option<ScopeQuery>,
 }
 
+/// A range of values of a window's column.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WindowBound {
+    /// The number of the window among the rule's.
+    pub window: usize,
+    /// The first value.
+    pub from: i64,
+    /// The first one behind it, if there is one.
+    pub to: Option<i64>,
+}
+
 impl Window {
     /// The first value that is in it; `highest` is the highest one there is.
     pub fn low(&self, now_ms: i64, highest: Option<i64>) -> i64 {

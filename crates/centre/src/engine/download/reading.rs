@@ -5,12 +5,12 @@ use std::collections::HashMap;
 use tidewater_protocol::PublicationSchema;
 
 use super::TablePlace;
-use super::opening::SnapshotDriver;
 use super::output::{Output, SentCounts};
 use super::plan::{SubscriptionPlan, TablePlan};
 use super::resuming::ReadPosition;
 use super::shared_readings::SharedReadings;
-use super::snapshot::Snapshot;
+use super::snapshot::DownloadSnapshot;
+use super::snapshot_driver::SnapshotDriver;
 use super::table::TableReading;
 use crate::download::{DownloadSink, DownloadSubscription, GivenTable};
 use crate::engine::comparing::{self, RangeSums};
@@ -24,7 +24,7 @@ type Result<T> = std::result::Result<T, CentreError>;
 
 /// One subscription as it is read.
 pub(super) struct SubscriptionReading<'a, D: SnapshotDriver> {
-    pub(super) snapshot: &'a mut Snapshot<D>,
+    pub(super) snapshot: &'a mut DownloadSnapshot<D>,
     pub(super) subscription: &'a DownloadSubscription,
     /// Its number in the snapshot.
     pub(super) number: usize,

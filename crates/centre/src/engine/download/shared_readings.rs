@@ -8,9 +8,9 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::TablePlace;
-use super::opening::SnapshotDriver;
 use super::plan::{SubscriptionPlan, TablePlan};
-use super::snapshot::Snapshot;
+use super::snapshot::DownloadSnapshot;
+use super::snapshot_driver::SnapshotDriver;
 use crate::download::DownloadSubscription;
 use crate::engine::publication::rules_of;
 use crate::engine::watermark::PresentedCheckpoint;
@@ -124,7 +124,7 @@ impl SharedReadings {
         &mut self,
         plan: &SubscriptionPlan,
         place: TablePlace,
-        snapshot: &mut Snapshot<D>,
+        snapshot: &mut DownloadSnapshot<D>,
     ) -> Result<bool, CentreError> {
         let Some(marks) = plan.marks else {
             return Ok(false);

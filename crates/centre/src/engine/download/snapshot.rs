@@ -4,20 +4,21 @@ use std::sync::Arc;
 
 use tidewater_protocol::{Code, ColumnType, Datum, Value, ValueRef};
 
-use super::opening::{DurableMark, SnapshotDriver};
+use super::snapshot_driver::{DurableMark, SnapshotDriver};
 use super::{KeyOrder, OpenedSubscription, RuleRows, TablePlace, TakeKey};
 use crate::engine::assumed_role::AssumedRole;
 use crate::engine::connection::{DatabaseConnection, StatementResult, SystemStatement};
 use crate::engine::exact::unpack;
 use crate::engine::flight::{
-    FlightStep, RowParameters as _, RowSource, StatementUse, TableStatement, TakeRow,
-    ValueKind as _,
+    ColumnKind as _, FlightStep, RowParameters as _, RowSource, StatementUse, TableStatement,
+    TakeRow, ValueTypes,
 };
 use crate::engine::publication::Publication;
 use crate::engine::scope::ScopeChange;
 use crate::engine::scripts::ScriptStatement;
 use crate::engine::sql::column::SqlColumn as _;
-use crate::engine::sql::reading::{self, ChangedKeys, ConditionArguments};
+use crate::engine::sql::condition_arguments::ConditionArguments;
+use crate::engine::sql::reading::{self, ChangedKeys};
 use crate::engine::sql::served_table::{ServedTable, TableAdapter};
 use crate::engine::sql::system_table::SystemType;
 use crate::error::CentreError;
@@ -27,7 +28,7 @@ type Result<T> = std::result::Result<T, CentreError>;
 const READING: &str = "reading rows for a download";
 
 /// A snapshot of the database in which jobs are read.
-pub struct Snapshot<D: SnapshotDriver> {
+pub struct DownloadSnapshot<D: SnapshotDriver> {
     driver: D,
     publications: Vec<Arc<Publication<D::Tables>>>,
     opened: Vec<OpenedSubscription>,
@@ -65,15 +66,15 @@ impl<T: TableAdapter> RowColumns<T> {
     }
 }
 
-impl<D: SnapshotDriver> Snapshot<D> {
+impl<D: SnapshotDriver> DownloadSnapshot<D> {
     pub(super) fn new(
         driver: D,
         publications: Vec<Arc<Publication<D::Tables>>>,
         who: Vec<[String; 2]>,
         opened: Vec<OpenedSubscription>,
         readings: Vec<SubscriptionAccess<D::Seen>>,
-    ) -> Snapshot<D> {
-        Snapshot {
+    ) -> DownloadSnapshot<D> {
+        DownloadSnapshot {
             driver,
             publications,
             opened,
@@ -116,7 +117,7 @@ impl<D: SnapshotDriver> Snapshot<D> {
         };
         let mut weight = None;
         let mut statement = TableStatement::new("asking for the size of a table", sql);
-        statement.yields = vec![<D::Tables as TableAdapter>::Kind::of_system(
+        statement.yields = vec![<D::Tables as ValueTypes>::Kind::of_system(
             SystemType::Integer,
         )];
         let step = FlightStep::table(statement, |row| {
@@ -138,7 +139,7 @@ impl<D: SnapshotDriver> Snapshot<D> {
         };
         let mut is_same = false;
         let mut statement = TableStatement::new("looking for policies of a table", sql);
-        statement.yields = vec![<D::Tables as TableAdapter>::Kind::of_system(
+        statement.yields = vec![<D::Tables as ValueTypes>::Kind::of_system(
             SystemType::Boolean,
         )];
         let step = FlightStep::table(statement, |row| {
@@ -222,11 +223,8 @@ impl<D: SnapshotDriver> Snapshot<D> {
         let Some(has_no_key) = &table.has_no_key else {
             return Ok(0);
         };
-        let begins = format!(
-            "SELECT count(*) FROM {} WHERE {has_no_key}",
-            table.rules[part.rule].from
-        );
-        let kinds = vec![<D::Tables as TableAdapter>::Kind::of_system(
+        let begins = reading::keyless_rows(table, part.rule, has_no_key);
+        let kinds = vec![<D::Tables as ValueTypes>::Kind::of_system(
             SystemType::Integer,
         )];
         let mut found = 0;
@@ -261,7 +259,7 @@ impl<D: SnapshotDriver> Snapshot<D> {
         &mut self,
         place: TablePlace,
         part: &RuleRows<'_>,
-        (begins, kinds): (&str, &[<D::Tables as TableAdapter>::Kind]),
+        (begins, kinds): (&str, &[<D::Tables as ValueTypes>::Kind]),
         take: TakeRow<'_>,
     ) -> Result<()> {
         self.say_who(place).await?;
@@ -357,7 +355,7 @@ impl<D: SnapshotDriver> Snapshot<D> {
             let mut arguments = ConditionArguments::new(D::Connection::DIALECT);
             let unseen = D::unseen(&seen, first + number, &mut arguments);
             let kinds: Vec<_> = rule.columns.iter().map(|it| it.kind()).collect();
-            let mut rows = <D::Tables as TableAdapter>::Rows::new(&kinds);
+            let mut rows = <D::Tables as ValueTypes>::Rows::new(&kinds);
             if let Some(partitions) = partitions {
                 let types: Vec<ColumnType> =
                     rule.columns.iter().map(|it| it.column_type()).collect();
@@ -368,13 +366,11 @@ impl<D: SnapshotDriver> Snapshot<D> {
             }
             let mut after = Vec::new();
             if let Some(order) = order.filter(|it| !it.after.is_empty()) {
-                after = arguments
-                    .push_key(table, &order.after)
-                    .ok_or_else(behind_no_key)?;
+                after = push_key::<D::Tables>(&mut arguments, table, &order.after)?;
             }
             let source = match rule.columns.is_empty() {
                 true => RowSource::none(),
-                false => <D::Tables as TableAdapter>::Rows::source(&kinds, arguments.next()),
+                false => <D::Tables as ValueTypes>::Rows::source(&kinds, arguments.next()),
             };
             let keys = ChangedKeys {
                 table,
@@ -470,7 +466,7 @@ impl<D: SnapshotDriver> Snapshot<D> {
         let publication = Arc::clone(&self.publications[place.subscription]);
         let table = &publication.tables[place.table];
         let kinds: Vec<_> = table.key_columns().map(|it| it.kind()).collect();
-        let mut rows = <D::Tables as TableAdapter>::Rows::new(&kinds);
+        let mut rows = <D::Tables as ValueTypes>::Rows::new(&kinds);
         let mut asked = Vec::with_capacity(keys.len());
         for (number, key) in keys.iter().enumerate() {
             // NULL, or a value that the column cannot have, is in no key of the centre.
@@ -479,13 +475,13 @@ impl<D: SnapshotDriver> Snapshot<D> {
                 false => take(key, None)?,
             }
         }
-        let source = <D::Tables as TableAdapter>::Rows::source(&kinds, 1);
+        let source = <D::Tables as ValueTypes>::Rows::source(&kinds, 1);
         let mut statement = TableStatement::new(
             "reading requested rows",
             reading::by_keys(D::Connection::DIALECT, table, &source),
         );
         statement.rows.push(&rows);
-        statement.yields = vec![<D::Tables as TableAdapter>::Kind::of_system(
+        statement.yields = vec![<D::Tables as ValueTypes>::Kind::of_system(
             SystemType::Integer,
         )];
         statement
@@ -562,14 +558,21 @@ fn push_order<'a, T: TableAdapter>(
 ) -> Result<()> {
     let names = names.join(", ");
     if !order.after.is_empty() {
-        let after = arguments
-            .push_key(table, &order.after)
-            .ok_or_else(behind_no_key)?;
+        let after = push_key(arguments, table, &order.after)?;
         let values = after.join(", ");
         sql.push_str(&format!(" AND ({names}) > ({values})"));
     }
     sql.push_str(&format!(" ORDER BY {names}"));
     Ok(())
+}
+
+fn push_key<'a, T: TableAdapter>(
+    arguments: &mut ConditionArguments<'a, T::Kind>,
+    table: &ServedTable<T>,
+    key: &[Datum<'a>],
+) -> Result<Vec<String>> {
+    let pushed = arguments.push_key::<T::Rows, _>(table.key_columns(), key);
+    pushed.ok_or_else(behind_no_key)
 }
 
 fn behind_no_key() -> CentreError {

@@ -3,11 +3,11 @@
 use tidewater_protocol::{Code, Datum, Op, RowShape, RowsReader, UnpackedRow, Value};
 
 use super::catching_up::{Filler, is_filled_in};
-use super::opening::SnapshotDriver;
 use super::output::Output;
 use super::plan::{RulePlan, TablePlan};
 use super::resuming::ReadPosition;
-use super::snapshot::Snapshot;
+use super::snapshot::DownloadSnapshot;
+use super::snapshot_driver::SnapshotDriver;
 use super::{KeyOrder, RuleRows, TablePlace, WindowBound};
 use crate::download::GivenTable;
 use crate::engine::comparing::RangeSums;
@@ -38,7 +38,7 @@ fn late_null(scripting: &ScriptEnvironment<'_>, table: usize) -> CentreError {
 
 /// One table as it is read.
 pub(super) struct TableReading<'a, 'o, D: SnapshotDriver> {
-    pub(super) snapshot: &'a mut Snapshot<D>,
+    pub(super) snapshot: &'a mut DownloadSnapshot<D>,
     pub(super) place: TablePlace,
     pub(super) shape: &'a RowShape,
     /// The table's rules.

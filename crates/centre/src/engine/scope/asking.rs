@@ -7,7 +7,7 @@ use tidewater_protocol::Datum;
 use super::{ScopePurpose, ScopeQuestion, ScopeQuestions, failed};
 use crate::context::SyncContext;
 use crate::engine::connection::{DatabaseConnection, SystemStatement};
-use crate::engine::flight::{FlightStep, TableArgument, TableStatement, ValueKind as _};
+use crate::engine::flight::{ColumnKind as _, FlightStep, TableArgument, TableStatement};
 use crate::engine::publication::Publication;
 use crate::engine::scope_query::wrong;
 use crate::engine::sql::column::SqlColumn as _;
@@ -25,7 +25,7 @@ const HINT: &str = "correct the query, or the data that it reads";
 ///
 /// # Errors
 /// A query fails, or a parameter is what the user may not ask for.
-pub async fn ask_reader_scope<C: DatabaseConnection>(
+pub async fn ask_reader_scope<C: DatabaseConnection<Tables: TableAdapter>>(
     connection: &mut C,
     publication: &Publication<C::Tables>,
     context: &SyncContext,
@@ -40,7 +40,7 @@ pub async fn ask_reader_scope<C: DatabaseConnection>(
 ///
 /// # Errors
 /// A query fails, or a parameter is what the user may not ask for.
-pub async fn ask_scope<C: DatabaseConnection>(
+pub async fn ask_scope<C: DatabaseConnection<Tables: TableAdapter>>(
     connection: &mut C,
     says: &[SystemStatement],
     publication: &Publication<C::Tables>,

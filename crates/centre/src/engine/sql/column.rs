@@ -6,12 +6,12 @@ use tidewater_protocol::pack::same;
 use tidewater_protocol::{ColumnType, Datum};
 
 use crate::engine::exact::canonical;
-use crate::engine::flight::ValueKind;
+use crate::engine::flight::ColumnKind;
 
 /// A column of an application's table, as its database spells it.
 pub trait SqlColumn: Clone + fmt::Debug + Send + Sync + 'static {
     /// How its values travel.
-    type Kind: ValueKind;
+    type Kind: ColumnKind;
 
     /// How its values travel.
     fn kind(&self) -> Self::Kind;

@@ -12,6 +12,7 @@
 
 pub mod activity_sql;
 pub mod column;
+pub mod condition_arguments;
 pub mod lexing;
 pub mod reading;
 pub mod role_sql;

@@ -1,60 +1,9 @@
 //! Statements that read rows of publications: those of partitions, those that changed, those of keys.
 
-use tidewater_protocol::Datum;
-
 use super::column::SqlColumn as _;
 use super::served_table::{ServedTable, TableAdapter, TableRule};
 use super::sql_dialect::SqlDialect;
-use crate::engine::flight::{RowParameters as _, RowSource, TableArgument, ValueKind};
-
-/// The parameters of a statement's conditions, as they are written.
-pub struct ConditionArguments<'a, K> {
-    dialect: &'static dyn SqlDialect,
-    list: Vec<TableArgument<'a, K>>,
-}
-
-impl<'a, K: ValueKind> ConditionArguments<'a, K> {
-    /// None yet.
-    pub fn new(dialect: &'static dyn SqlDialect) -> ConditionArguments<'a, K> {
-        ConditionArguments {
-            dialect,
-            list: Vec::new(),
-        }
-    }
-
-    /// Appends a value; gives the parameter in SQL.
-    pub fn push(&mut self, kind: K, value: Datum<'a>) -> String {
-        self.list.push(TableArgument::Value(kind, value));
-        self.dialect.parameter(self.list.len())
-    }
-
-    /// Appends the values of a key; gives them in SQL, or `None` if no row can have it.
-    pub fn push_key<T>(&mut self, table: &ServedTable<T>, key: &[Datum<'a>]) -> Option<Vec<String>>
-    where
-        T: TableAdapter<Kind = K>,
-    {
-        let kinds: Vec<K> = table.key_columns().map(|it| it.kind()).collect();
-        if !T::Rows::new(&kinds).push(key) {
-            return None;
-        }
-        let values = table.key_columns().zip(key);
-        let values = values.map(|(column, value)| {
-            let parameter = self.push(column.kind(), *value);
-            column.input(&parameter)
-        });
-        Some(values.collect())
-    }
-
-    /// The number of the next one.
-    pub fn next(&self) -> usize {
-        self.list.len() + 1
-    }
-
-    /// All of them.
-    pub fn into_list(self) -> Vec<TableArgument<'a, K>> {
-        self.list
-    }
-}
+use crate::engine::flight::RowSource;
 
 /// Reads something of all rows that a rule can give, up to further conditions, each begun with AND.
 pub fn rows_of_rule<T: TableAdapter>(table: &ServedTable<T>, rule: usize, outputs: &str) -> String {
@@ -63,6 +12,32 @@ pub fn rows_of_rule<T: TableAdapter>(table: &ServedTable<T>, rule: usize, output
         None => format!("SELECT {outputs} FROM {from} WHERE true"),
         Some(has_no_key) => format!("SELECT {outputs} FROM {from} WHERE NOT {has_no_key}"),
     }
+}
+
+/// Counts those of them that have no key, up to further conditions.
+pub fn keyless_rows<T: TableAdapter>(
+    table: &ServedTable<T>,
+    rule: usize,
+    has_no_key: &str,
+) -> String {
+    let from = &table.rules[rule].from;
+    format!("SELECT count(*) FROM {from} WHERE {has_no_key}")
+}
+
+/// Reads something of the row that has these values for its key.
+pub fn row_of_key<T: TableAdapter>(
+    table: &ServedTable<T>,
+    outputs: &str,
+    key: &[String],
+) -> String {
+    let same = table.key_columns().zip(key);
+    let same =
+        same.map(|(column, value)| column.equals(&format!("t.{}", column.sql_name()), value));
+    format!(
+        "SELECT {outputs} FROM {} WHERE {}",
+        table.from,
+        same.collect::<Vec<_>>().join(" AND ")
+    )
 }
 
 /// Yields rows if the change log of a rule has new entries in some partitions, at most one for each.

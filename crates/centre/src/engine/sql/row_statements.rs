@@ -1,7 +1,7 @@
 //! The statements that write uploaded rows, and that look for what these meet.
 //!
 //! A statement is run for many rows, whose values are its parameters: those of the columns of an
-//! image each ([`ImageRows`]). Where a database has a relation of them the statement joins it, and
+//! image each ([`ImageParameters`]). Where a database has a relation of them the statement joins it, and
 //! gives back the numbers of the rows that it is about; where it has none, the statement is run for
 //! one row after the other, and its parameters are the values.
 
@@ -33,7 +33,7 @@ pub enum TakenRow {
 }
 
 /// The values of columns of images of rows, as a statement of a table `t` names them.
-pub struct ImageRows<'t, C> {
+pub struct ImageParameters<'t, C> {
     table: SqlTable<'t, C>,
     columns: Vec<ImageColumn>,
     source: RowSource,
@@ -54,13 +54,13 @@ pub fn key_columns<C>(table: &SqlTable<'_, C>) -> Vec<ImageColumn> {
     key.map(|&index| (RowImage::Old, index)).collect()
 }
 
-impl<'t, C: SqlColumn> ImageRows<'t, C> {
+impl<'t, C: SqlColumn> ImageParameters<'t, C> {
     /// Those of a statement, whose parameters for them begin with this number.
     pub fn new<R>(
         table: SqlTable<'t, C>,
         columns: Vec<ImageColumn>,
         first: usize,
-    ) -> ImageRows<'t, C>
+    ) -> ImageParameters<'t, C>
     where
         R: RowParameters<Kind = C::Kind>,
     {
@@ -69,7 +69,7 @@ impl<'t, C: SqlColumn> ImageRows<'t, C> {
             .map(|&(_, it)| table.columns[it].kind())
             .collect();
         let source = R::source(&kinds, first);
-        ImageRows {
+        ImageParameters {
             table,
             columns,
             source,
@@ -478,7 +478,7 @@ fn join(texts: impl Iterator<Item = String>, between: &str) -> String {
 /// Rows of one operation of one table that are written with others by one statement.
 pub struct JointPart<'p, C> {
     /// Their values.
-    pub source: ImageRows<'p, C>,
+    pub source: ImageParameters<'p, C>,
     /// What is done with them.
     pub op: Op,
     /// The columns that an update sets.

@@ -5,22 +5,18 @@ use std::fmt;
 use tidewater_protocol::{ColumnType, Datum, Direction};
 
 use super::column::{SqlColumn, SqlTable};
-use super::reading::ConditionArguments;
+use super::condition_arguments::ConditionArguments;
 use super::rule_route::{RuleRoute, alias_at};
 use crate::engine::catalog::CatalogReader;
 use crate::engine::change_log::ChangeLog;
 use crate::engine::compile::{CompiledRule, CompiledTable, WhichRule};
-use crate::engine::download::WindowBound;
-use crate::engine::flight::{RowParameters, ValueKind};
+use crate::engine::flight::ValueTypes;
+use crate::engine::window::WindowBound;
 use crate::error::CentreError;
 use crate::publication::OnUnseenChildren;
 
 /// What a database has of its own in the tables that it serves.
-pub trait TableAdapter: fmt::Debug + Send + Sync + 'static {
-    /// How values travel.
-    type Kind: ValueKind;
-    /// Rows of values as parameters.
-    type Rows: RowParameters<Kind = Self::Kind>;
+pub trait TableAdapter: ValueTypes {
     /// A column.
     type Column: SqlColumn<Kind = Self::Kind>;
     /// A change log.
@@ -354,7 +350,7 @@ impl<A: TableAdapter> ServedTable<A> {
     }
 
     /// The columns of its key.
-    pub fn key_columns(&self) -> impl Iterator<Item = &A::Column> {
+    pub fn key_columns(&self) -> impl Iterator<Item = &A::Column> + Clone {
         self.key.iter().map(|&index| &self.columns[index])
     }
 

@@ -5,8 +5,8 @@ use super::lexing::SqlLexing;
 use super::role_sql::RoleSql;
 use super::set_relation::{RelationColumn, SetRelation};
 use super::system_dialect::SystemDialect;
-use crate::engine::connection::{SystemStatement, TransactionMode};
 use crate::engine::described_statement::DescribedColumn;
+use crate::engine::system_statement::{SystemStatement, TransactionMode};
 use crate::error::CentreError;
 
 /// What a step on a table needs.

@@ -11,9 +11,11 @@ use super::upload_driver::UploadDriver;
 use super::upload_writer::UploadWriter;
 use crate::engine::connection::DatabaseConnection as _;
 use crate::engine::exact::pack_exact;
-use crate::engine::flight::{FlightStep, RowParameters, TableStatement, ValueKind as _};
+use crate::engine::flight::{
+    ColumnKind as _, FlightStep, RowParameters, TableStatement, ValueTypes,
+};
 use crate::engine::sql::column::SqlColumn as _;
-use crate::engine::sql::row_statements::{ImageRows, PreImage, RowImage, key_columns};
+use crate::engine::sql::row_statements::{ImageParameters, PreImage, RowImage, key_columns};
 use crate::engine::sql::served_table::TableAdapter;
 use crate::engine::sql::sql_dialect::{RowLock, WriteStrategy};
 use crate::engine::sql::system_table::SystemType;
@@ -27,13 +29,13 @@ const RELEASE_QUESTION: &str = "RELEASE SAVEPOINT tidewater_missing_parents";
 
 /// The source of a table's rows.
 pub(super) type Source<'t, D> =
-    ImageRows<'t, <<D as UploadDriver>::Tables as TableAdapter>::Column>;
+    ImageParameters<'t, <<D as UploadDriver>::Tables as TableAdapter>::Column>;
 
 /// How a value travels to a database.
-pub(super) type Kind<D> = <<D as UploadDriver>::Tables as TableAdapter>::Kind;
+pub(super) type Kind<D> = <<D as UploadDriver>::Tables as ValueTypes>::Kind;
 
 /// Rows of values as parameters of a database.
-pub(super) type Rows<D> = <<D as UploadDriver>::Tables as TableAdapter>::Rows;
+pub(super) type Rows<D> = <<D as UploadDriver>::Tables as ValueTypes>::Rows;
 
 impl<D: UploadDriver> UploadWriter<D> {
     /// Reads the rows of the centre with the keys of uploaded ones, as these are or are to be.
@@ -257,7 +259,7 @@ impl<D: UploadDriver> UploadWriter<D> {
         let what = "looking for what rows refer to";
         let columns = reference.columns.iter();
         let columns = columns.map(|&it| (RowImage::New, it)).collect();
-        let source = ImageRows::new::<Rows<D>>(table.table.as_sql(), columns, 1);
+        let source = ImageParameters::new::<Rows<D>>(table.table.as_sql(), columns, 1);
         let text =
             source.without_parent(&reference.parent_table.as_sql(), reference.parent_columns);
         let mut parentless = Vec::new();
@@ -326,12 +328,12 @@ pub(super) fn key_source<'t, D: UploadDriver>(
     let sql_table = table.table.as_sql();
     let mut columns = key_columns(&sql_table);
     columns.extend(compared.iter().map(|&it| (RowImage::New, it)));
-    ImageRows::new::<Rows<D>>(sql_table, columns, 1)
+    ImageParameters::new::<Rows<D>>(sql_table, columns, 1)
 }
 
 /// The statement that reads rows of the centre by keys.
 pub(super) fn read_text<T: TableAdapter>(
-    source: &ImageRows<'_, T::Column>,
+    source: &ImageParameters<'_, T::Column>,
     table: &IncomingTable<'_, T>,
     compared: &[usize],
 ) -> String {
@@ -477,7 +479,7 @@ pub(super) fn images_from<'t, D: UploadDriver>(
             old.chain(new).collect()
         }
     };
-    ImageRows::new::<Rows<D>>(table.table.as_sql(), columns, first)
+    ImageParameters::new::<Rows<D>>(table.table.as_sql(), columns, first)
 }
 
 /// The values of images of rows, as parameters.

@@ -20,7 +20,7 @@ use crate::engine::connection::{DatabaseConnection as _, TransactionMode};
 use crate::engine::flight::{FlightStep, RowParameters as _, TableStatement};
 use crate::engine::row_fault::RefusalReason;
 use crate::engine::sql::column::SqlColumn as _;
-use crate::engine::sql::row_statements::{ImageColumn, ImageRows, RowImage, key_columns};
+use crate::engine::sql::row_statements::{ImageColumn, ImageParameters, RowImage, key_columns};
 use crate::engine::sql::served_table::TableAdapter;
 use crate::engine::upload::refusal_reason::FailedRow;
 use crate::error::CentreError;
@@ -579,7 +579,7 @@ fn row_text<D: UploadDriver>(
     statement: &RowStatement,
 ) -> RowText<Kind<D>> {
     let columns = columns_of(table, statement);
-    let source = ImageRows::new::<Rows<D>>(table.table.as_sql(), columns, 1);
+    let source = ImageParameters::new::<Rows<D>>(table.table.as_sql(), columns, 1);
     let clause = D::Tables::write_clause(&table.table.details);
     RowText {
         kinds: source.kinds(),

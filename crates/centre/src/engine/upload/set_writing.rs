@@ -15,7 +15,7 @@ use super::upload_driver::UploadDriver;
 use super::upload_writer::UploadWriter;
 use crate::engine::connection::DatabaseConnection as _;
 use crate::engine::flight::{
-    FlightStep, RowParameters as _, StatementUse, TableStatement, ValueKind as _,
+    ColumnKind as _, FlightStep, RowParameters as _, StatementUse, TableStatement,
 };
 use crate::engine::row_fault::RefusalReason;
 use crate::engine::sql::column::SqlColumn as _;

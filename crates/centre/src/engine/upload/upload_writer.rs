@@ -12,11 +12,10 @@ use super::row_batch::{BatchOutcome, CyclePart, MayWrite, RowBatch};
 use super::upload_driver::UploadDriver;
 use crate::engine::assumed_role::AssumedRole;
 use crate::engine::connection::{DatabaseConnection, SystemStatement, TransactionMode};
-use crate::engine::flight::{FlightStep, TableStatement, ValueKind as _};
+use crate::engine::flight::{ColumnKind as _, FlightStep, TableStatement, ValueTypes};
 use crate::engine::publication::Publication;
 use crate::engine::sql::column::SqlColumn as _;
 use crate::engine::sql::row_statements::RowImage;
-use crate::engine::sql::served_table::TableAdapter;
 use crate::engine::sql::sql_dialect::{SqlDialect, WriteStrategy};
 use crate::engine::sql::system_table::SystemType;
 use crate::error::CentreError;
@@ -404,8 +403,8 @@ impl<D: UploadDriver> UploadWriter<D> {
     }
 }
 
-fn kind<D: UploadDriver>(of: SystemType) -> <D::Tables as TableAdapter>::Kind {
-    <D::Tables as TableAdapter>::Kind::of_system(of)
+fn kind<D: UploadDriver>(of: SystemType) -> <D::Tables as ValueTypes>::Kind {
+    <D::Tables as ValueTypes>::Kind::of_system(of)
 }
 
 /// Whether an error is one upload's own, and the others of the list can go on.
