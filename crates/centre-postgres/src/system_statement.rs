@@ -218,7 +218,7 @@ impl PostgresConnection {
                 }
                 None => "SET LOCAL statement_timeout TO DEFAULT".into(),
             }),
-            FlightStep::Commit => PreparedStep::Run("COMMIT".into()),
+            FlightStep::Commit => PreparedStep::Commit,
             FlightStep::System(own) => {
                 PreparedStep::System(self.prepare_one_of_own(own).await?, own)
             }
@@ -265,6 +265,8 @@ impl PostgresConnection {
 /// A step of a flight whose statement is prepared.
 enum PreparedStep<'s> {
     Run(Cow<'s, str>),
+    /// Sent by itself: a text before it that fails would keep it from undoing the transaction.
+    Commit,
     System(Statement, &'s SystemStatement),
     Table(Statement, TableStatement<'s, PostgresTables>, RowTaker<'s>),
 }
@@ -293,6 +295,12 @@ fn join_texts(steps: &mut [PreparedStep<'_>]) {
     }
 }
 
+async fn run_text(client: &Client, what: &str, sql: &str) -> Result<StatementResult, StepFailure> {
+    let done = client.batch_execute(sql).await;
+    done.map_err(step_failed(what))?;
+    Ok(StatementResult::default())
+}
+
 async fn run_step(
     client: &Client,
     what: &str,
@@ -300,11 +308,8 @@ async fn run_step(
 ) -> Result<StatementResult, StepFailure> {
     match step {
         PreparedStep::Run(sql) if sql.is_empty() => Ok(StatementResult::default()),
-        PreparedStep::Run(sql) => {
-            let done = client.batch_execute(&sql).await;
-            done.map_err(step_failed(what))?;
-            Ok(StatementResult::default())
-        }
+        PreparedStep::Run(sql) => run_text(client, what, &sql).await,
+        PreparedStep::Commit => run_text(client, what, "COMMIT").await,
         PreparedStep::System(prepared, own) => {
             let answer = run(client, &prepared, own).await;
             answer.map_err(step_failed(what))

@@ -28,6 +28,8 @@ fn row_statements_are_spelled_as_in_the_golden_file() {
         title: "purchase",
         columns: &columns,
         key: &[0, 1],
+        nullable_key: &[],
+        row_estimate: 0,
     };
     check_row_statements::<SqliteTables>(&SqliteDialect, table, golden.as_ref());
 }
