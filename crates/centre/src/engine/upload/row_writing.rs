@@ -492,6 +492,10 @@ impl<D: UploadDriver> RowWriting<'_, '_, D> {
             return;
         }
         let columns = columns_of(self.table, &run.statement);
+        // A statement is run for one row at least.
+        if run.at.is_empty() {
+            runs.pop();
+        }
         let refusal = self.bad_value(&columns, values);
         self.outcome.refused.push(FailedRow::new(at, refusal));
     }
