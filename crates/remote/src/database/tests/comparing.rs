@@ -295,6 +295,28 @@ fn a_refused_change_of_an_untracked_row_that_leaves_and_comes_back_is_no_delete(
     assert_eq!(remote.upload(), []);
 }
 
+/// The crowd of seed 50: a refused change of a key left with its old key, and the row under the new
+/// one, which was here when the compare began, became an insert without a row.
+#[test]
+fn a_refused_change_of_a_key_that_leaves_an_untracked_table_is_no_insert() {
+    let mut remote = with_items();
+    remote.run("UPDATE item SET id = 7, name = 'refused' WHERE id = 1");
+    remote.download(|server| {
+        server.table("item", |rows| rows.key(Op::Remove, &[Datum::Integer(1)]));
+    });
+    remote.acknowledge_refused_item();
+    remote.run("DROP TRIGGER tidewater_update_item");
+    let centre = [(2, "b", 20), (3, "c", 30)];
+    remote.compare(&centre, |_| {});
+    assert_eq!(remote.query(ROWS), ["2b20", "3c30"]);
+    assert_eq!(
+        remote.kept_values(),
+        [r#"{"amount":10,"id":7,"name":"refused"}"#]
+    );
+    let pending = "SELECT key_id FROM tidewater_change_item";
+    assert_eq!(remote.query(pending), [""; 0]);
+}
+
 /// What the centre may have forgotten the server has to hear of, also after the compare.
 #[test]
 fn after_a_compare_without_history_what_waited_for_it_goes_up_before_another_one() {
