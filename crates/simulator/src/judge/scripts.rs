@@ -3,14 +3,17 @@
 use rusqlite::{Connection, OptionalExtension};
 
 /// What scripts wrote down of products is not what remotes did to them, or what operators sent again
-/// for these. Whatever has two words was written by a remote once.
+/// for these. Whatever has two words was written by a remote once; an operator who settles a conflict
+/// with what both began with writes that again.
 pub(crate) fn written_otherwise(centre: &Connection) -> rusqlite::Result<Option<String>> {
     let found = |sql: &str| {
         let mut statement = centre.prepare_cached(sql)?;
         let found = statement.query_row([], |row| row.get::<_, String>(0));
         found.optional()
     };
-    let twice = "SELECT text FROM script_journal WHERE event = 'write' AND text LIKE '% r%'
+    let twice = "SELECT text FROM script_journal AS j WHERE event = 'write' AND text LIKE '% r%'
+         AND NOT EXISTS (SELECT 1 FROM tidewater_centre_conflict
+             WHERE pre_image ->> 'name' = j.text AND settled_as = 'pre-image')
          GROUP BY text HAVING count(*) > 1";
     if let Some(text) = found(twice)? {
         return Ok(Some(format!("I1: a script has run twice for {text:?}")));

@@ -381,9 +381,10 @@ impl SimulatedRemote {
         )))
     }
 
-    /// How many rows wait to be asked for, and how many are refused; `None` if something is to be
-    /// uploaded, or waits to be asked for though nobody has to decide about it.
-    fn waiting(&self) -> Result<Option<(u64, u64)>, SimulationFailure> {
+    /// How many rows wait to be asked for, how many are refused, and how many of those have left with
+    /// their values; `None` if something is to be uploaded, or waits to be asked for though nobody has
+    /// to decide about it.
+    fn waiting(&self) -> Result<Option<(u64, u64, u64)>, SimulationFailure> {
         let database = self.database.borrow();
         let status = database.as_ref().map(RemoteDatabase::status).transpose()?;
         let subscriptions = status.iter().flat_map(|it| &it.subscriptions);
@@ -395,14 +396,16 @@ impl SimulatedRemote {
         }
         // Of a refused change its row, and what that refers to, may be asked for until
         // somebody decides about the change; and all that waits below the row of another.
-        let sql = "SELECT count(*) FROM tidewater_stale WHERE waits_for_table IS NOT NULL";
+        let waiting = "SELECT count(*) FROM tidewater_stale WHERE waits_for_table IS NOT NULL";
+        let left = "SELECT count(row_values) FROM tidewater_refused";
         let application = self.application.borrow();
-        let waiting: u64 = application
-            .connection()
-            .prepare_cached(sql)?
-            .query_row([], |row| row.get(0))?;
+        let count = |sql| -> rusqlite::Result<u64> {
+            let mut statement = application.connection().prepare_cached(sql)?;
+            statement.query_row([], |row| row.get(0))
+        };
+        let (waiting, left) = (count(waiting)?, count(left)?);
         let outbox = status.map_or(0, |it| it.outbox.pending);
         let is_settled = pending == 0 && stale <= waiting + 2 * refused && outbox == 0;
-        Ok(is_settled.then_some((stale, refused)))
+        Ok(is_settled.then_some((stale, refused, left)))
     }
 }

@@ -343,10 +343,8 @@ impl RowSink<'_> {
                 continue;
             }
             let is_stale = self.is_stale(&key).doing(DOING)?;
-            let may_be_own = self.table.is_untracked && !is_changed && !is_stale;
-            let follows = self.table.follows_changes && !may_be_deleted;
-            // A row whose refused change is known by another key has left with that one.
-            if may_be_own && follows && self.exists(&key).doing(DOING)? {
+            let is_own = self.table.is_untracked && !is_changed && !is_stale;
+            if is_own && self.table.follows_changes && !may_be_deleted {
                 self.make_pending_insert(&key).doing(DOING)?;
             } else {
                 self.keep_untracked(&key, None)?;

@@ -260,7 +260,16 @@ impl RowSink<'_> {
         let names = &self.table.names;
         let mut known: Vec<Value> = key.iter().map(Datum::to_value).collect();
         let mut live = known.clone();
+        let mut other = None;
         if let Some(pair) = changes::rekeyed(self.connection, names, PARKED, &known).doing(DOING)? {
+            other = Some(
+                if pair.old == known {
+                    &pair.new
+                } else {
+                    &pair.old
+                }
+                .clone(),
+            );
             (known, live) = (pair.old, pair.new);
         }
         if !changes::has_change(self.connection, names, &known, PARKED).doing(DOING)? {
@@ -311,11 +320,18 @@ impl RowSink<'_> {
             self.note_gave_way(&packed)?;
         }
         let live = row::datums(&types, &live);
-        if self.is_needed(&live)? {
-            self.mark_stale(&live)?;
-            return Ok(0);
+        let removed = match self.is_needed(&live)? {
+            true => {
+                self.mark_stale(&live)?;
+                0
+            }
+            false => self.delete_or_mark(&live)?,
+        };
+        // Nobody has said what the centre has under the other key: it may be this very row.
+        if let Some(other) = other {
+            self.mark_stale(&row::datums(&types, &other))?;
         }
-        self.delete_or_mark(&live)
+        Ok(removed)
     }
 }
 

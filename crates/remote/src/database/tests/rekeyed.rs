@@ -340,6 +340,39 @@ fn a_refused_change_of_a_key_leaves_with_all_its_values() {
     }
 }
 
+/// A restored remote sends a change of a key again that a script of the centre has taken before, and
+/// is refused. Both are then the same row: the one that leaves, and the one that has come.
+#[test]
+fn a_row_that_the_centre_has_under_a_refused_key_comes_when_the_change_has_left() {
+    let ask = "SELECT hex(key_packed) FROM tidewater_stale";
+    for replace in [false, true] {
+        let mut remote = with_items();
+        remote.run("UPDATE item SET id = 5, name = 'A' WHERE id = 1");
+        remote.acknowledge(refuse(1));
+        remote.download(|server| {
+            server.send("item", replace, |rows| {
+                if replace {
+                    rows.row(Op::Upsert, &item(2, "b", 20));
+                } else {
+                    rows.key(Op::Remove, &[Datum::Integer(1)]);
+                }
+                rows.row(Op::Upsert, &item(5, "A", 10));
+            });
+        });
+        let has_come = remote.query(NAMES).contains(&"5:A:10".to_owned());
+        assert!(has_come || remote.query(ask).len() == 1, "{replace}");
+        remote.download(|server| {
+            server.table("item", |rows| rows.row(Op::Upsert, &item(5, "A", 10)));
+        });
+        assert!(
+            remote.query(NAMES).contains(&"5:A:10".to_owned()),
+            "{replace}"
+        );
+        assert_eq!(remote.query(ask), [""; 0], "{replace}");
+        nothing_is_recorded(&remote);
+    }
+}
+
 #[test]
 fn a_row_under_a_refused_key_that_was_changed_again_stays_until_that_went_up() {
     for replace in [false, true] {
