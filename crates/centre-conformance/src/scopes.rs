@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use tidewater_centre::Checkpoint;
+use tidewater_centre::{Checkpoint, UploadOutcome};
 
 use crate::fixture::Fixture;
 use crate::remote::{TestRemote, delete, insert, update};
@@ -272,4 +272,23 @@ pub async fn an_image_is_for_those_who_hold_all_of_its_partitions<F: Fixture>() 
     assert!(anna.download().await.scope_changed);
     assert!(clara.download().await.scope_changed);
     assert!(!berta.download().await.scope_changed);
+}
+
+/// A worker that has never run the query learns of it when it prepares it.
+pub async fn an_upload_whose_query_lost_its_table_is_not_taken<F: Fixture>() {
+    let world = world::<F>().await;
+    let mut anna = TestRemote::synced(&world, "anna").await;
+    world.execute("DROP TABLE visit_plan").await;
+    let upload = anna.next_upload(&[insert("customer", "70|north|New|NULL")]);
+    for _ in 0..2 {
+        let mut worker = world.worker().await;
+        let told = worker.apply(vec![upload.clone()]).await;
+        let is_taken = matches!(
+            told.as_deref(),
+            Ok([UploadOutcome::Applied { .. } | UploadOutcome::AlreadyApplied { .. }])
+        );
+        assert!(!is_taken, "{told:?}");
+    }
+    let rows = world.fixture.query(CUSTOMERS).await;
+    assert_eq!(rows.len(), 3);
 }

@@ -305,6 +305,25 @@ pub async fn a_row_that_its_script_does_not_delete_comes_back<F: Fixture>() {
     assert_eq!(world.centre.conflicts().await.unwrap(), []);
 }
 
+pub async fn a_row_of_which_a_script_ignores_the_delete_comes_back<F: Fixture>() {
+    let ignore = script("cust", "upload_delete", "--{ml_ignore}");
+    let world = world::<F>(vec![ignore]).await;
+    world
+        .execute("INSERT INTO cust VALUES (1, 'Nora', 'x'), (2, 'Niels', 'x')")
+        .await;
+    let mut anna = TestRemote::synced(&world, "anna").await;
+    let changes = [delete("cust", "1|Nora|x"), delete("cust", "2|Niels|x")];
+    let told = anna.upload(&changes).await;
+    assert_eq!(
+        told,
+        [
+            "0 inserted, 0 updated, 2 deleted, 0 conflicts, 0 refused",
+            "made cust: 1|Nora|x",
+            "made cust: 2|Niels|x",
+        ]
+    );
+}
+
 /// A set that finds some of its rows is not taken for one that has found all of them.
 pub async fn an_update_that_a_script_of_sets_does_not_find_loses<F: Fixture>() {
     let sql = "UPDATE cust SET name = r.name || '!' FROM {rows} AS r

@@ -19,7 +19,7 @@ use crate::driver_error::statement_failed;
 use crate::publication::PostgresTables;
 use crate::script_times;
 use crate::step_failure::{StepFailure, step_failed};
-use crate::table_statement::run_on_tables;
+use crate::table_statement::{PreparedTableStatement, run_on_tables, sets};
 use tidewater_centre::engine::connection::{self, ResultRow, StatementResult, SystemStatement};
 use tidewater_centre::engine::described_statement::{DescribedStatement, DescriptionError};
 use tidewater_centre::engine::flight::{
@@ -156,6 +156,10 @@ impl connection::DatabaseConnection for PostgresConnection {
 
     const DIALECT: &'static dyn SqlDialect = &PostgresDialect;
 
+    fn is_lost(&self) -> bool {
+        self.is_closed()
+    }
+
     async fn run(
         &mut self,
         what: &str,
@@ -164,11 +168,11 @@ impl connection::DatabaseConnection for PostgresConnection {
         let mut prepared = Vec::with_capacity(steps.len());
         for (step, number) in steps.into_iter().zip(0..) {
             let step = self.prepare_step(step).await;
-            let step = step.map_err(|error| FlightFailure {
+            let step = step.map_err(|StepFailure { error, fault }| FlightFailure {
                 step: number,
-                done: Vec::new(),
+                done: None,
                 error,
-                fault: None,
+                fault,
             })?;
             prepared.push(step);
         }
@@ -184,7 +188,7 @@ impl connection::DatabaseConnection for PostgresConnection {
                 Err(StepFailure { error, fault }) => {
                     return Err(FlightFailure {
                         step: done.len(),
-                        done,
+                        done: Some(done),
                         error,
                         fault,
                     });
@@ -208,7 +212,7 @@ impl PostgresConnection {
     async fn prepare_step<'s>(
         &mut self,
         step: FlightStep<'s, PostgresTables>,
-    ) -> Result<PreparedStep<'s>, CentreError> {
+    ) -> Result<PreparedStep<'s>, StepFailure> {
         Ok(match step {
             FlightStep::Run(sql) => PreparedStep::Run(sql),
             FlightStep::Limit(limit) => PreparedStep::Run(match limit {
@@ -223,7 +227,14 @@ impl PostgresConnection {
                 PreparedStep::System(self.prepare_one_of_own(own).await?, own)
             }
             FlightStep::Table(asked, take) => {
-                PreparedStep::Table(self.prepare_on_tables(&asked).await?, asked, take)
+                let sets = sets(&asked.arguments)?;
+                let prepared = self.prepare_on_tables(&asked).await?;
+                let statement = PreparedTableStatement {
+                    prepared,
+                    asked,
+                    sets,
+                };
+                PreparedStep::Table(statement, take)
             }
         })
     }
@@ -268,7 +279,7 @@ enum PreparedStep<'s> {
     /// Sent by itself: a text before it that fails would keep it from undoing the transaction.
     Commit,
     System(Statement, &'s SystemStatement),
-    Table(Statement, TableStatement<'s, PostgresTables>, RowTaker<'s>),
+    Table(PreparedTableStatement<'s>, RowTaker<'s>),
 }
 
 /// Texts behind each other go as one.
@@ -314,8 +325,8 @@ async fn run_step(
             let answer = run(client, &prepared, own).await;
             answer.map_err(step_failed(what))
         }
-        PreparedStep::Table(prepared, asked, mut take) => {
-            run_on_tables(client, &prepared, &asked, &mut *take).await
+        PreparedStep::Table(statement, mut take) => {
+            run_on_tables(client, &statement, &mut *take).await
         }
     }
 }

@@ -23,11 +23,22 @@ use tidewater_centre::engine::flight::{
 /// COPY BINARY begins with a signature, flags and an extension area.
 const COPY_HEADER_BYTES: usize = 19;
 
+/// A statement on the application's tables that is ready to be sent.
+pub(super) struct PreparedTableStatement<'s> {
+    pub(super) prepared: Statement,
+    pub(super) asked: TableStatement<'s, PostgresTables>,
+    /// The sets among its arguments.
+    pub(super) sets: Vec<Array>,
+}
+
 /// Runs a prepared statement, and has the rows that it yields taken.
 pub(super) async fn run_on_tables(
     client: &Client,
-    prepared: &Statement,
-    asked: &TableStatement<'_, PostgresTables>,
+    PreparedTableStatement {
+        prepared,
+        asked,
+        sets,
+    }: &PreparedTableStatement<'_>,
     take: TakeRow<'_>,
 ) -> Result<StatementResult, StepFailure> {
     if asked.usage == StatementUse::Bulk {
@@ -36,7 +47,6 @@ pub(super) async fn run_on_tables(
     }
     let failed = step_failed(asked.what);
     let mut arguments: Vec<EncodedArgument> = Vec::with_capacity(asked.arguments.len());
-    let mut sets: Vec<Array> = Vec::new();
     for (it, of) in asked.arguments.iter().zip(prepared.params()) {
         match it {
             TableArgument::Value(kind, value) => arguments.push(encoded(*kind, value)?),
@@ -46,10 +56,10 @@ pub(super) async fn run_on_tables(
             TableArgument::Moment(value) => {
                 arguments.push(argument(ColumnType::TimestampTz, value, of));
             }
-            TableArgument::Rows(set) => sets.extend(set_arrays(set)?),
+            TableArgument::Rows(_) => {}
         }
     }
-    let arrays = asked.rows.iter().flat_map(|it| &it.arrays).chain(&sets);
+    let arrays = asked.rows.iter().flat_map(|it| &it.arrays).chain(sets);
     let parameters = arguments.iter().map(|it| it as &(dyn ToSql + Sync));
     let parameters = parameters.chain(arrays.map(|it| it as &(dyn ToSql + Sync)));
     let parameters: Vec<&(dyn ToSql + Sync)> = parameters.collect();
@@ -69,7 +79,7 @@ pub(super) async fn run_on_tables(
         match decoder.result(&row, 0, &mut datums) {
             Ok(()) => take(&datums)?,
             // What an operator's statement yields may be nothing that can be read.
-            Err(_) if is_described => {}
+            Err(_) if asked.passes_unreadable => {}
             Err(error) => return Err(error.into()),
         }
         values = recycle(datums);
@@ -80,7 +90,19 @@ pub(super) async fn run_on_tables(
     })
 }
 
-/// The parameters of a relation of rows, an array for each column.
+/// The parameters of the relations of rows among some arguments, an array for each column.
+pub(super) fn sets(
+    arguments: &[TableArgument<'_, PostgresType>],
+) -> Result<Vec<Array>, StepFailure> {
+    let mut sets = Vec::new();
+    for argument in arguments {
+        if let TableArgument::Rows(set) = argument {
+            sets.extend(set_arrays(set)?);
+        }
+    }
+    Ok(sets)
+}
+
 fn set_arrays(set: &SetArgument<'_, PostgresType>) -> Result<Vec<Array>, StepFailure> {
     let columns = set.columns.iter().enumerate().map(|(at, column)| {
         let mut array = Array::new(column.kind);

@@ -249,7 +249,12 @@ fn run_on_tables(
     asked: &TableStatement<'_, SqliteTables>,
     take: TakeRow<'_>,
 ) -> Result<StatementResult, StepFailure> {
-    let failed = connection.step_failed(asked.what, 0);
+    // That a statement cannot be prepared is no fault of the rows that it would be run for.
+    let failed = |error| {
+        let mut failure = connection.step_failed(asked.what, 0)(error);
+        failure.fault = failure.fault.filter(|_| asked.rows.is_empty());
+        failure
+    };
     let arguments: Vec<Native> = asked.arguments.iter().map(argument).collect();
     let (mut kept, mut prepared);
     let statement: &mut rusqlite::Statement<'_> = match asked.usage {
@@ -354,7 +359,7 @@ impl connection::DatabaseConnection for SqliteConnection {
                     }
                     return Err(FlightFailure {
                         step: number,
-                        done: answers,
+                        done: Some(answers),
                         error,
                         fault,
                     });

@@ -37,7 +37,7 @@ pub(crate) struct TableDetails {
     pub(super) key_types: Vec<ColumnType>,
     /// A failed statement may leave something behind.
     pub(super) guarded: bool,
-    /// A foreign key of the table to itself acts.
+    /// What is done to one of its rows may do something to another one: by foreign keys.
     pub(super) acts_on_itself: bool,
     /// Overrides the table's own ON CONFLICT clauses, which could displace rows that
     /// the remote may not touch. Only where there are any: it would override those of
@@ -128,16 +128,35 @@ pub(super) fn window_value(
     (ColumnType::Date, Datum::Date(days))
 }
 
+/// Whether foreign keys lead from a table to tables that they change, and one of these is itself, or
+/// has triggers of the application, which may do anything.
+fn acts_on_itself(table: usize, catalog: &SqliteCatalog) -> bool {
+    let (mut reached, mut next) = (Vec::new(), vec![table]);
+    while let Some(parent) = next.pop() {
+        for (child, info) in catalog.infos.iter().enumerate() {
+            let mut references = info.references.iter().filter(|it| it.parent == parent);
+            if !references.any(|it| it.on_delete.acts() || it.on_update.acts()) {
+                continue;
+            }
+            if child == table || catalog.tables[child].has_triggers {
+                return true;
+            }
+            if !reached.contains(&child) {
+                reached.push(child);
+                next.push(child);
+            }
+        }
+    }
+    false
+}
+
 /// Makes a table of what is compiled.
 pub(super) fn served_table(published: &CompiledTable<'_>, catalog: &SqliteCatalog) -> ServedTable {
     let live = &catalog.tables[published.table];
     let log = |rule| RecordedLog::for_rule(published, rule, catalog);
     let details = TableDetails {
         guarded: live.has_triggers || live.has_conflict_clauses,
-        acts_on_itself: catalog.infos[published.table]
-            .references
-            .iter()
-            .any(|it| it.parent == published.table),
+        acts_on_itself: acts_on_itself(published.table, catalog),
         conflict_clause: match live.has_conflict_clauses {
             true => " OR ABORT",
             false => "",

@@ -623,3 +623,53 @@ async fn a_value_that_others_refer_to_can_be_spelled_otherwise() {
     let counts = "0 inserted, 1 updated, 0 deleted, 0 conflicts, 0 refused";
     assert_eq!(result[0], counts, "{result:?}");
 }
+
+/// A delete takes rows of another table along, whose trigger changes a row that the same upload
+/// deletes: what the trigger wrote is not known to the remote.
+#[tokio::test]
+async fn a_row_that_a_cascade_has_changed_is_not_deleted_unseen() {
+    let ddl = "CREATE TABLE account (id INTEGER PRIMARY KEY, balance INTEGER NOT NULL);
+         CREATE TABLE entry (id INTEGER PRIMARY KEY, other INTEGER NOT NULL,
+             account INTEGER NOT NULL REFERENCES account (id) ON DELETE CASCADE);
+         CREATE TRIGGER given_back AFTER DELETE ON entry BEGIN
+             UPDATE account SET balance = balance + 1 WHERE id = OLD.other; END;
+         INSERT INTO account VALUES (1, 10), (2, 20), (3, 30);
+         INSERT INTO entry VALUES (1, 2, 1)";
+    let world = SqliteWorld::new(ddl, vec![everyone("account")]).await;
+    let mut anna = TestRemote::synced(&world, "anna").await;
+    let told = anna
+        .upload(&[
+            delete("account", "1|10"),
+            delete("account", "2|20"),
+            delete("account", "3|30"),
+        ])
+        .await;
+    let rows = world.fixture.query("SELECT id, balance FROM account").await;
+    assert_eq!(rows, ["2|21"], "{told:?}");
+    assert!(told[0].contains("2 deleted, 1 conflicts"), "{told:?}");
+}
+
+/// Of a table whose trigger cannot be read, no row is to blame.
+#[tokio::test]
+async fn a_statement_that_cannot_be_prepared_refuses_no_row() {
+    let ddl = "CREATE TABLE audit (what TEXT);
+         CREATE TABLE note (id INTEGER PRIMARY KEY, text TEXT);
+         CREATE TRIGGER noted AFTER INSERT ON note BEGIN
+             INSERT INTO audit VALUES (NEW.text); END";
+    let world = SqliteWorld::new(ddl, vec![everyone("note")]).await;
+    let mut anna = TestRemote::synced(&world, "anna").await;
+    world.execute("DROP TABLE audit").await;
+    let upload = anna.next_upload(&[insert("note", "1|a")]);
+    let told = world.worker().await.apply(vec![upload.clone()]).await;
+    assert!(
+        !matches!(told.as_deref(), Ok([UploadOutcome::Applied { .. }])),
+        "{told:?}"
+    );
+    world.execute("CREATE TABLE audit (what TEXT)").await;
+    let told = world.worker().await.apply(vec![upload]).await.unwrap();
+    assert!(
+        matches!(&told[..], [UploadOutcome::Applied { .. }]),
+        "{told:?}"
+    );
+    assert_eq!(world.fixture.query("SELECT what FROM audit").await, ["a"]);
+}

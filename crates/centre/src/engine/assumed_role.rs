@@ -101,8 +101,8 @@ impl AssumedRole {
         }
     }
 
-    /// Runs a statement under the role, in one flight. After an error the transaction is none any
-    /// more, and with it the role.
+    /// Runs a statement under the role, in one flight. Where an error ends the transaction, it ends
+    /// the role with it.
     ///
     /// # Errors
     /// [`CentreError::NoRole`] if the role may not read what it reads.
@@ -115,9 +115,16 @@ impl AssumedRole {
         let ran = connection
             .run("running a statement under a role", steps)
             .await;
-        let mut answers =
-            ran.map_err(|FlightFailure { error, .. }| self.explain(C::DIALECT, error))?;
-        Ok(answers.swap_remove(1))
+        match ran {
+            Ok(mut answers) => Ok(answers.swap_remove(1)),
+            Err(FlightFailure { error, .. }) => {
+                if !C::DIALECT.ends_transactions_at_errors() {
+                    let leave = vec![self.leave()];
+                    connection.run("leaving a role", leave).await?;
+                }
+                Err(self.explain(C::DIALECT, error))
+            }
+        }
     }
 }
 

@@ -152,7 +152,8 @@ pub trait ChangeTracking: Send + Sync + 'static {
         connection: &mut Self::Connection,
     ) -> impl Future<Output = Result<(), CentreError>> + Send;
 
-    /// Gives back the right that [`Self::begin_alone`] took, also after an error.
+    /// Gives back the right that [`Self::begin_alone`] took, also after an error; also if that has
+    /// failed, perhaps after it had taken the right.
     fn end_alone(
         connection: &mut Self::Connection,
     ) -> impl Future<Output = Result<(), CentreError>> + Send {

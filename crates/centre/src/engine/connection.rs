@@ -86,6 +86,11 @@ pub trait DatabaseConnection: Send {
         }
     }
 
+    /// Whether nothing can be said on it any more.
+    fn is_lost(&self) -> bool {
+        false
+    }
+
     /// Begins a transaction.
     fn begin(
         &mut self,

@@ -62,8 +62,10 @@ pub(super) async fn deploy<T: ChangeTracking>(
     random: &Random,
 ) -> Result<DeployReport> {
     let prepared = T::prepare(connection, mode == DeploymentMode::DryRun).await?;
-    T::begin_alone(connection).await?;
-    let deployed = deploy_alone::<T>(connection, specs, mode, now_ms, random).await;
+    let deployed = match T::begin_alone(connection).await {
+        Ok(()) => deploy_alone::<T>(connection, specs, mode, now_ms, random).await,
+        Err(error) => Err(error),
+    };
     let ended = T::end_alone(connection).await;
     let mut report = deployed?;
     ended?;
@@ -110,8 +112,10 @@ pub(super) async fn undeploy<T: ChangeTracking>(
     connection: &mut T::Connection,
     dry_run: bool,
 ) -> Result<DeployReport> {
-    T::begin_alone(connection).await?;
-    let undeployed = undeploy_alone::<T>(connection, dry_run).await;
+    let undeployed = match T::begin_alone(connection).await {
+        Ok(()) => undeploy_alone::<T>(connection, dry_run).await,
+        Err(error) => Err(error),
+    };
     let ended = T::end_alone(connection).await;
     let report = undeployed?;
     ended?;

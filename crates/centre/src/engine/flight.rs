@@ -131,6 +131,8 @@ pub struct TableStatement<'s, T: ValueTypes> {
     /// In the place of these, the types of the columns of a statement of an operator: a database that
     /// tells the types of what a statement yields goes by that.
     pub described: &'s [ColumnType],
+    /// Whether rows of it that cannot be read are passed over: nobody needs them.
+    pub passes_unreadable: bool,
     /// What it is going to be used for.
     pub usage: StatementUse,
 }
@@ -155,8 +157,8 @@ pub enum FlightStep<'s, T: ValueTypes> {
 pub struct FlightFailure {
     /// Its number in the flight, from 0.
     pub step: usize,
-    /// The answers to those before it.
-    pub done: Vec<StatementResult>,
+    /// The answers to those before it; `None` if no step of the flight has run.
+    pub done: Option<Vec<StatementResult>>,
     /// What is wrong.
     pub error: CentreError,
     /// What that is of rows, if it may be them.
@@ -199,6 +201,7 @@ impl<'s, T: ValueTypes> TableStatement<'s, T> {
             done: 0,
             yields: Vec::new(),
             described: &[],
+            passes_unreadable: false,
             usage: StatementUse::default(),
         }
     }

@@ -7,6 +7,7 @@ use super::table;
 use crate::fixture::PostgresFixture;
 use tidewater_centre_conformance::fixture::Fixture;
 use tidewater_centre_conformance::remote::{TestRemote, delete, download_together, insert, update};
+use tidewater_centre_conformance::scripting::script;
 use tidewater_centre_conformance::world::{
     DeployedCentre, NOW_MS, SHOP_DDL, everyone, partitioned, publication, shop,
 };
@@ -700,4 +701,45 @@ async fn rows_that_need_each_other_are_taken_beside_one_that_can_never_be() {
         .upload(&[delete("department", "1|1"), delete("employee", "1|1|Ada")])
         .await;
     assert_eq!(result.len(), 1, "{result:?}");
+}
+
+/// Of a set, a value that the database cannot have is found before anything is sent.
+#[tokio::test]
+async fn a_pre_image_that_does_not_fit_a_set_is_refused_alone() {
+    let ddl = "CREATE TABLE note (id INTEGER PRIMARY KEY, text TEXT);
+               INSERT INTO note VALUES (1, 'a'), (2, 'b'), (3, 'c')";
+    let mut world = DeployedCentre::<PostgresFixture>::new(ddl, vec![everyone("note")]).await;
+    let set = "DELETE FROM note WHERE id IN (SELECT id FROM {rows} AS r)";
+    world.specs[0].scripts = vec![script("note", "upload_delete", set)];
+    world.deploy().await.unwrap();
+    let mut anna = TestRemote::synced(&world, "anna").await;
+    let told = anna
+        .upload(&[
+            delete("note", "1|a"),
+            delete("note", "2|b\0b"),
+            delete("note", "3|c"),
+        ])
+        .await;
+    assert_eq!(
+        told[0], "0 inserted, 0 updated, 2 deleted, 0 conflicts, 1 refused",
+        "{told:?}"
+    );
+    assert!(told[1].starts_with("refused note [2] Delete"), "{told:?}");
+    let rows = world.fixture.query("SELECT id, text FROM note").await;
+    assert_eq!(rows, ["2|b"]);
+}
+
+/// What a script gives and nobody can read must not be left out while the remote is told that it has
+/// everything.
+#[tokio::test]
+async fn a_row_of_a_script_that_cannot_be_read_fails_the_download() {
+    let ddl = "CREATE TABLE host (id INTEGER PRIMARY KEY, address TEXT);
+               INSERT INTO host VALUES (1, '192.168.1.1')";
+    let mut world = DeployedCentre::<PostgresFixture>::new(ddl, vec![everyone("host")]).await;
+    let cursor = "SELECT id, address::inet FROM host";
+    world.specs[0].scripts = vec![script("host", "download_cursor", cursor)];
+    world.deploy().await.unwrap();
+    let mut anna = TestRemote::new(&world, "anna").await;
+    let told = anna.try_download(&[]).await;
+    assert!(told.is_err(), "{told:?}");
 }

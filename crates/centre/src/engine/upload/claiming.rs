@@ -77,13 +77,10 @@ pub(super) async fn claim_sequence<'u, R: UploadDriver>(
     let answers = match rows.connection().run("admitting an upload", steps).await {
         Ok(answers) => answers,
         Err(failure) => {
-            let is_behind = failure.step >= is_taken;
             // What is wrong with a question is no matter of an upload that is not taken.
-            if is_behind
-                && taken(&failure.done[..is_taken], uploads)?
-                    .iter()
-                    .all(Option::is_none)
-            {
+            let done = failure.done.as_ref().and_then(|it| it.get(..is_taken));
+            let taken = done.map(|it| taken(it, uploads)).transpose()?;
+            if taken.is_some_and(|it| it.iter().all(Option::is_none)) {
                 return Ok(uploads.iter().map(|_| None).collect());
             }
             if let Some(role) = role.as_ref().filter(|_| failure.step == role_step) {

@@ -52,7 +52,11 @@ impl<D: UploadDriver> UploadWriter<D> {
         rows: &[Vec<Vec<Value>>],
     ) -> Result<Vec<ScriptOutcome>> {
         self.has_run_scripts = true;
-        let count = statements.len().max(1);
+        // A file with nothing but comments is a script that does nothing.
+        if statements.is_empty() {
+            return Ok(vec![ScriptOutcome::default(); rows.len()]);
+        }
+        let count = statements.len();
         let mut all = Vec::with_capacity(rows.len());
         let (mut rest, mut size) = (rows, rows.len());
         while let Some(first) = rest.first() {
@@ -135,6 +139,7 @@ impl<D: UploadDriver> UploadWriter<D> {
         };
         let steps = statements.iter().zip(&set.values).map(|(it, values)| {
             let mut statement = it.with_values(RUNNING, values);
+            statement.passes_unreadable = true;
             if !it.set.is_empty() {
                 let rows = TableArgument::Rows(&argument);
                 statement.arguments.push(rows);
@@ -183,7 +188,7 @@ impl<D: UploadDriver> UploadWriter<D> {
         let (Some(number), Some(fault)) = (number, fault) else {
             return Err(failure.error);
         };
-        if !fault.has_ended {
+        if !fault.has_ended && failure.done.is_some() {
             self.run(RUNNING, [UNDO, RELEASE]).await?;
         }
         let mut refusal = fault.refusal;
@@ -204,10 +209,11 @@ impl<D: UploadDriver> UploadWriter<D> {
 /// Runs a statement of which the first row is read, if any is.
 fn read_first<'s, T: TableAdapter>(
     script: &ScriptStatement,
-    statement: TableStatement<'s, T>,
+    mut statement: TableStatement<'s, T>,
     first: &'s mut FirstRow,
 ) -> FlightStep<'s, T> {
     let is_read = !script.yields.is_empty();
+    statement.passes_unreadable = true;
     FlightStep::table(statement, move |row| {
         if is_read && first.is_none() {
             *first = Some(row.iter().map(|it| it.to_value()).collect());

@@ -174,7 +174,7 @@ impl<D: UploadDriver> UploadWriter<D> {
             true => TRIALS,
             false => ATTEMPTS,
         };
-        if !error.is_retryable() || *attempts > most {
+        if !error.is_retryable() || *attempts > most || self.connection().is_lost() {
             return Err(error);
         }
         self.has_begun = false;
