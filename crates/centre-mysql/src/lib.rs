@@ -6,10 +6,7 @@
 //!
 //! No publication can be deployed yet: users, remotes and keys are kept, and nothing else.
 
-#![cfg_attr(
-    clippy,
-    expect(clippy::todo, reason = "the adapter is made step by step")
-)]
+#![expect(clippy::todo, reason = "the adapter is made step by step")]
 
 mod catalog;
 mod connection;
