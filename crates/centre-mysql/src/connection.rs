@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use mysql_async::consts::StatusFlags;
 use mysql_async::prelude::Queryable as _;
 use mysql_async::{Conn, Opts, OptsBuilder};
 
@@ -143,8 +144,8 @@ impl MysqlConnection {
         &mut self.connection
     }
 
-    /// Runs a job. What it leaves behind on an error is undone. Where the connection is of no more
-    /// use, there is another one in its place.
+    /// Runs a job. What it leaves open is undone: the next transaction that began would commit it. Where
+    /// the connection is of no more use, there is another one in its place.
     pub(crate) async fn run_job<T>(
         &mut self,
         job: Job<MysqlConnection, T>,
@@ -155,11 +156,20 @@ impl MysqlConnection {
         self.is_unfinished = true;
         let result = job(self).await;
         self.is_unfinished = match &result {
-            Ok(_) => false,
             Err(CentreError::Unavailable { .. }) => true,
-            Err(_) => self.undo().await.is_err(),
+            Ok(_) if !self.has_transaction() => false,
+            _ => self.undo().await.is_err(),
         };
         result
+    }
+
+    /// Whether a transaction is open, as the database said last.
+    fn has_transaction(&self) -> bool {
+        let last = self.connection.last_ok_packet();
+        last.is_some_and(|it| {
+            let flags = it.status_flags();
+            flags.contains(StatusFlags::SERVER_STATUS_IN_TRANS)
+        })
     }
 
     /// Ends the transaction that is open, if one is, and what variables say of it.

@@ -162,3 +162,37 @@ fn updated_key(update: &SystemUpdate) -> Vec<(&str, String)> {
     key.map(|(at, column)| (*column, row_parameter(at)))
         .collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tidewater_centre::engine::sql::system;
+
+    fn reading_of(file: &str, name: &str) -> Option<String> {
+        let (_, statements) = system::ALL.iter().find(|it| it.0 == file)?;
+        let (_, statement) = statements.iter().find(|it| it.0 == name)?;
+        reading(*statement)
+    }
+
+    #[test]
+    fn what_was_written_is_read_again_by_its_key() {
+        let of_values = "SELECT scope_serial FROM tidewater_subscription \
+                         WHERE remote_id = ?1 AND publication = ?2";
+        assert_eq!(
+            reading_of("subscriptions", "ISSUE_SCOPE").as_deref(),
+            Some(of_values)
+        );
+        let of_rows = "SELECT name, last FROM tidewater_space WHERE name = ?2";
+        assert_eq!(
+            reading_of("events", "TAKE_NUMBERS").as_deref(),
+            Some(of_rows)
+        );
+        let updated = "SELECT upload_id, remote_id, scope_serial, previous_serial, graced_serial \
+                       FROM tidewater_subscription WHERE remote_id = ?2 AND publication = ?3";
+        assert_eq!(
+            reading_of("subscriptions", "TAKE_NUMBERS").as_deref(),
+            Some(updated)
+        );
+        assert_eq!(reading_of("users", "INSERT"), None);
+    }
+}
