@@ -66,6 +66,9 @@ have sqlite3 || need "the sqlite3 program, which the documents' examples use" sq
 have curl && have jq || need "curl and jq, which the documents' examples use" curl jq
 have_postgres || need "a PostgreSQL server, of which the tests start their own" postgresql
 
+have mariadbd || have /usr/sbin/mariadbd ||
+  need "a MariaDB server, of which the tests start their own" mariadb-server
+
 have nats-server || have /usr/sbin/nats-server ||
   need "a NATS server, of which the tests start their own" nats-server
 

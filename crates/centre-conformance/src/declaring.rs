@@ -105,7 +105,7 @@ pub async fn what_may_only_read_cannot_write<F: Fixture>() {
         .await;
     let mut worker = world.worker().await;
     match F::DIALECT {
-        Dialect::Sqlite => {
+        Dialect::Sqlite | Dialect::Mysql => {
             let error = refused.unwrap_err().to_string();
             assert!(error.contains("declared to be read_only"), "{error}");
         }

@@ -18,6 +18,7 @@ fn endless(dialect: Dialect) -> &'static str {
             "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) \
              SELECT count(*) FROM n"
         }
+        Dialect::Mysql => "SELECT CAST(sleep(3600) AS CHAR)",
     }
 }
 
@@ -97,6 +98,7 @@ pub async fn an_interrupted_call_is_undone<F: Fixture>() {
             "INSERT INTO done VALUES (1, 'x');
              WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT count(*) FROM n"
         }
+        Dialect::Mysql => "INSERT INTO done VALUES (1, 'x') RETURNING sleep(3600)",
     };
     let [insert] = procedures(&world, [spec("insert", insert, &[], Returns::Value)]).await;
     let mut worker = world.worker().await;

@@ -151,6 +151,8 @@ pub(crate) fn failed(unique: bool, dialect: Dialect) -> String {
         (Dialect::Postgres, false) => "23514",
         (Dialect::Sqlite, true) => "SQLITE_CONSTRAINT_UNIQUE",
         (Dialect::Sqlite, false) => "SQLITE_CONSTRAINT_CHECK",
+        (Dialect::Mysql, true) => "1062",
+        (Dialect::Mysql, false) => "4025",
     };
     format!("failed {code}")
 }

@@ -11,12 +11,12 @@ use tidewater_centre::{
 
 use crate::fixture::Fixture;
 use crate::remote::fresh_id;
-use crate::world::{DeployedCentre, NOW_MS, SHOP_DDL, shop};
+use crate::world::{DeployedCentre, NOW_MS};
 
 const DAY_MS: i64 = 24 * 60 * 60 * 1000;
 
 async fn world<F: Fixture>() -> DeployedCentre<F> {
-    DeployedCentre::<F>::new(SHOP_DDL, shop()).await
+    DeployedCentre::<F>::without_publications().await
 }
 
 /// Events, each `SUBJECT=PAYLOAD`.

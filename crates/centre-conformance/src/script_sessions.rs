@@ -32,6 +32,7 @@ fn leave<F: Fixture>(word: &str) -> String {
                  coalesce(current_setting('app.left', true), '') || '{word} ', false) IS NULL"
         ),
         Dialect::Sqlite => format!("CREATE TEMP TABLE IF NOT EXISTS left_{word} (x)"),
+        Dialect::Mysql => format!("SET @app_left = concat(coalesce(@app_left, ''), '{word} ')"),
     }
 }
 
@@ -43,6 +44,7 @@ fn left<F: Fixture>() -> &'static str {
             "(SELECT coalesce(group_concat(substr(name, 6), ' '), '') FROM
               (SELECT name FROM sqlite_temp_master WHERE name LIKE 'left_%' ORDER BY rowid))"
         }
+        Dialect::Mysql => "coalesce(trim(@app_left), '')",
     }
 }
 

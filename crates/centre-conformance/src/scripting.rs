@@ -32,6 +32,7 @@ async fn world<F: Fixture>(scripts: Vec<ScriptSpec>) -> DeployedCentre<F> {
     let timestamp = match F::DIALECT {
         Dialect::Postgres => "timestamptz",
         Dialect::Sqlite => "TIMESTAMP",
+        Dialect::Mysql => "TIMESTAMP(6)",
     };
     let ddl = DDL.replace("{timestamp}", timestamp);
     let mut world = DeployedCentre::<F>::new(&ddl, vec![everyone("cust")]).await;

@@ -372,6 +372,10 @@ pub async fn what_a_trigger_makes_of_a_sum_comes_with_a_download<F: Fixture>() {
             "CREATE TRIGGER halve AFTER UPDATE ON product WHEN NEW.stock = 9 BEGIN
                  UPDATE product SET stock = NEW.stock - 2 WHERE id = NEW.id; END"
         }
+        Dialect::Mysql => {
+            "CREATE TRIGGER halve BEFORE UPDATE ON product FOR EACH ROW
+                 SET NEW.stock = IF(NEW.stock = 9, NEW.stock - 2, NEW.stock)"
+        }
     };
     for are_together in [false, true] {
         let world = world::<F>(ConflictDetection::Row, &["additive(stock)"]).await;

@@ -33,6 +33,7 @@ pub async fn question_marks_stand_for_parameters_in_their_documented_order<F: Fi
     let text = match F::DIALECT {
         Dialect::Postgres => "CAST(? AS text)",
         Dialect::Sqlite => "?",
+        Dialect::Mysql => "CAST(? AS CHAR)",
     };
     let noted = |prefix: &str, count: usize| {
         let values = vec![text; count].join(" || ',' || ");
@@ -357,6 +358,7 @@ pub async fn a_script_that_fails_is_passed_over_if_handle_error_says_so<F: Fixtu
     let code = match F::DIALECT {
         Dialect::Postgres => "23505",
         Dialect::Sqlite => "1555",
+        Dialect::Mysql => "1062",
     };
     let lines = world
         .fixture

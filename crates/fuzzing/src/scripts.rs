@@ -13,6 +13,7 @@ const EVERYTHING: SqlLexing = SqlLexing {
     has_brackets: true,
     has_escape_strings: true,
     has_dollar_quotes: true,
+    has_hash_comments: true,
     nests_comments: true,
     ends_comments_at_returns: true,
 };

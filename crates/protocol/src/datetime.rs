@@ -21,7 +21,8 @@ pub const MAX_DAYS: i64 = 2_200_000_000;
 /// The same in microseconds, for timestamps.
 pub const MAX_MICROS: i64 = 106_000_000 * MICROS_PER_DAY;
 
-fn days_from_civil(year: i64, month: i64, day: i64) -> i64 {
+/// The days since 1970-01-01 of a day of the Gregorian calendar, which is a valid one.
+pub fn days_from_civil(year: i64, month: i64, day: i64) -> i64 {
     let year = if month <= 2 { year - 1 } else { year };
     let era = year.div_euclid(400);
     let year_of_era = year.rem_euclid(400);
@@ -30,7 +31,9 @@ fn days_from_civil(year: i64, month: i64, day: i64) -> i64 {
     era * 146_097 + day_of_era - 719_468
 }
 
-fn civil_from_days(days: i64) -> (i64, i64, i64) {
+/// The year, the month and the day of a count of days since 1970-01-01, which is between minus and
+/// plus [`MAX_DAYS`].
+pub fn civil_from_days(days: i64) -> (i64, i64, i64) {
     let days = days + 719_468;
     let era = days.div_euclid(146_097);
     let day_of_era = days.rem_euclid(146_097);

@@ -12,6 +12,7 @@ pub mod disk;
 pub mod generate;
 pub mod issuer;
 
+pub mod mariadb;
 pub mod nats;
 pub mod pgbouncer;
 pub mod postgres;
@@ -19,13 +20,16 @@ pub mod proxy;
 pub mod scripted;
 pub mod slapd;
 
+mod account;
 mod claimed_port;
 mod copy;
+mod guardian;
 mod old_sqlite;
 
 pub use balancer::Balancer;
 pub use claimed_port::claim_port;
 pub use issuer::Issuer;
+pub use mariadb::{MariaDb, shared_mariadb};
 pub use old_sqlite::old_sqlite;
 pub use pgbouncer::PgBouncer;
 pub use postgres::{Postgres, PostgresOptions, shared_postgres};

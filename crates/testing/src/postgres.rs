@@ -10,7 +10,6 @@
 )]
 
 mod copies;
-mod guardian;
 mod programs;
 mod template;
 
@@ -26,10 +25,11 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail};
 
 pub use copies::Snapshot;
-use guardian::Guardian;
-use programs::{Account, Programs};
+use programs::Programs;
 
+use crate::account::Account;
 use crate::claim_port;
+use crate::guardian::Guardian;
 
 /// How long a start may take; crash recovery on a loaded machine included.
 const START_DEADLINE: Duration = Duration::from_secs(60);
@@ -112,7 +112,7 @@ impl Postgres {
             .context("cannot make a folder for PostgreSQL")?;
         // PostgreSQL refuses to run as root.
         let account = match fs::metadata(folder.path())?.uid() {
-            0 => Some(Account::unprivileged()?),
+            0 => Some(Account::unprivileged("postgres")?),
             _ => None,
         };
         if let Some(account) = account {
@@ -120,7 +120,7 @@ impl Postgres {
         }
         fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o700))?;
         make_data(&programs, account, folder.path())?;
-        let guardian = Guardian::start(folder.path())?;
+        let guardian = Guardian::start(folder.path(), "data/postmaster.pid")?;
         let mut postgres = Self {
             programs,
             account,

@@ -34,7 +34,7 @@ CREATE TABLE tidewater_centre_remote (
   created_ms INTEGER NOT NULL,
   last_sync_ms INTEGER NOT NULL,
   -- Which schemas it has.
-  schemas TEXT NOT NULL DEFAULT '',
+  held_schemas TEXT NOT NULL DEFAULT '',
   -- How many times it has synced since it last compared everything.
   unverified INTEGER NOT NULL DEFAULT 0,
   -- What people call the device; empty if nobody has named it.
@@ -75,7 +75,7 @@ CREATE TABLE tidewater_centre_subscription (
 CREATE TABLE tidewater_centre_publication (
   name TEXT NOT NULL PRIMARY KEY,
   definition TEXT NOT NULL,
-  schema BLOB NOT NULL
+  encoded_schema BLOB NOT NULL
 );
 
 -- By which rows of a published table a remote holds; another number when its partition columns are
@@ -98,7 +98,7 @@ CREATE TABLE tidewater_centre_scope_piece (
 CREATE TABLE tidewater_centre_past_schema (
   hash BLOB NOT NULL PRIMARY KEY,
   publication TEXT NOT NULL,
-  schema BLOB NOT NULL
+  encoded_schema BLOB NOT NULL
 );
 
 CREATE TABLE tidewater_centre_conflict (
@@ -417,19 +417,19 @@ DELETE FROM tidewater_centre_once WHERE user_name = ?1 AND call_key = ?2 AND kin
 DELETE FROM tidewater_centre_once WHERE (user_name, call_key) IN (SELECT user_name, call_key FROM tidewater_centre_once WHERE at_ms < ?1 LIMIT ?2);
 
 -- publications::LIST
-SELECT name, definition, schema FROM tidewater_centre_publication;
+SELECT name, definition, encoded_schema FROM tidewater_centre_publication;
 
 -- publications::SAVE
-INSERT INTO tidewater_centre_publication (name, definition, schema) VALUES (?1, ?2, ?3) ON CONFLICT (name) DO UPDATE SET definition = excluded.definition, schema = excluded.schema;
+INSERT INTO tidewater_centre_publication (name, definition, encoded_schema) VALUES (?1, ?2, ?3) ON CONFLICT (name) DO UPDATE SET definition = excluded.definition, encoded_schema = excluded.encoded_schema;
 
 -- publications::DELETE
 DELETE FROM tidewater_centre_publication WHERE name = ?1;
 
 -- publications::LIST_PAST_SCHEMAS
-SELECT hash, schema FROM tidewater_centre_past_schema;
+SELECT hash, encoded_schema FROM tidewater_centre_past_schema;
 
 -- publications::INSERT_PAST_SCHEMA
-INSERT INTO tidewater_centre_past_schema (hash, publication, schema) VALUES (?1, ?2, ?3) ON CONFLICT DO NOTHING;
+INSERT INTO tidewater_centre_past_schema (hash, publication, encoded_schema) VALUES (?1, ?2, ?3) ON CONFLICT DO NOTHING;
 
 -- refusals::LIST
 SELECT r.id, r.at_ms, r.remote_id, r.user_name, r.publication, r.table_name, r.row_key, r.operation, r.uploaded, r.code, r.reason, r.sequence, r.pre_image, r.parent_table, r.parent_key, 1 FROM tidewater_centre_refused AS r ORDER BY r.id;
@@ -480,7 +480,7 @@ SELECT id, user_name, revoked, credential_hash, previous_credential_hash, rotate
 SELECT v.n, id, user_name, revoked, credential_hash, previous_credential_hash, rotated_ms, created_ms, last_sync_ms, unverified, device_name FROM (SELECT ?1 AS n, ?2 AS c1) AS v JOIN tidewater_centre_remote ON id = v.c1;
 
 -- remotes::LIST_SCHEMAS
-SELECT id, user_name, last_sync_ms, schemas FROM tidewater_centre_remote WHERE NOT revoked ORDER BY user_name, id;
+SELECT id, user_name, last_sync_ms, held_schemas FROM tidewater_centre_remote WHERE NOT revoked ORDER BY user_name, id;
 
 -- remotes::FIND_STANDING
 SELECT r.id, r.revoked, u.disabled FROM (SELECT ?1 AS n, ?2 AS c1) AS v JOIN tidewater_centre_remote r ON r.id = v.c1 LEFT JOIN tidewater_centre_user_account u ON u.name = r.user_name;
@@ -501,7 +501,7 @@ UPDATE tidewater_centre_remote SET revoked = ?2 WHERE id = ?1;
 UPDATE tidewater_centre_remote SET previous_credential_hash = ?2 WHERE id = ?1 AND previous_credential_hash = ?3;
 
 -- remotes::NOTE_SYNCS
-UPDATE tidewater_centre_remote SET last_sync_ms = CASE WHEN last_sync_ms < v.c2 THEN v.c2 ELSE last_sync_ms END, schemas = CASE v.c3 WHEN '' THEN schemas ELSE v.c3 END, unverified = CASE WHEN v.c2 = 0 THEN unverified WHEN v.c4 = 1 THEN 0 ELSE unverified + 1 END FROM (SELECT ?1 AS n, ?2 AS c1, ?3 AS c2, ?4 AS c3, ?5 AS c4) AS v WHERE id = v.c1;
+UPDATE tidewater_centre_remote SET last_sync_ms = CASE WHEN last_sync_ms < v.c2 THEN v.c2 ELSE last_sync_ms END, held_schemas = CASE v.c3 WHEN '' THEN held_schemas ELSE v.c3 END, unverified = CASE WHEN v.c2 = 0 THEN unverified WHEN v.c4 = 1 THEN 0 ELSE unverified + 1 END FROM (SELECT ?1 AS n, ?2 AS c1, ?3 AS c2, ?4 AS c3, ?5 AS c4) AS v WHERE id = v.c1;
 
 -- remotes::DELETE
 DELETE FROM tidewater_centre_remote WHERE id = ?1;

@@ -248,16 +248,15 @@ impl Permit {
         let asked = script.number_of(ScriptParameter::User(parameter.name.clone()));
         let asked = T::parameter(asked);
         // Values are the same if their texts are, byte by byte.
-        let (from, collation) = (
-            T::dialect().value_relation(&inner),
-            T::dialect().byte_collation(),
-        );
+        let dialect = T::dialect();
+        let from = dialect.value_relation(&inner);
+        let (text, collation) = (dialect.text_cast(), dialect.byte_collation());
         Ok(Some(Permit {
             parameter: parameter.name.clone(),
             query: ScopeQuery {
                 sql: format!(
-                    "SELECT 1 FROM {from} WHERE CAST(value AS text) COLLATE {collation} = \
-                     CAST({asked} AS text) LIMIT 1"
+                    "SELECT 1 FROM {from} WHERE CAST(value AS {text}) COLLATE {collation} = \
+                     CAST({asked} AS {text}) LIMIT 1"
                 ),
                 inner,
                 parameters: script.parameters,

@@ -26,6 +26,8 @@ pub enum Dialect {
     Postgres,
     /// SQLite.
     Sqlite,
+    /// MariaDB and MySQL.
+    Mysql,
 }
 
 /// Who has remotes.

@@ -122,7 +122,7 @@ impl Table {
         }
         let options = match dialect {
             Dialect::Sqlite if self.without_rowid => " WITHOUT ROWID".to_owned(),
-            Dialect::Sqlite => String::new(),
+            Dialect::Sqlite | Dialect::Mysql => String::new(),
             Dialect::Postgres => self.partition_by(),
         };
         let mut sql = format!(
@@ -181,6 +181,7 @@ impl Table {
                 let text = match dialect {
                     Dialect::Postgres => format!("{}::text", name(&column.name)),
                     Dialect::Sqlite => format!("CAST({} AS TEXT)", name(&column.name)),
+                    Dialect::Mysql => format!("CAST({} AS CHAR)", name(&column.name)),
                 };
                 sql += &format!(" CHECK ({text} NOT IN ('1', 'a', 'A', '1.00', 'sad'))");
             }

@@ -16,6 +16,7 @@ impl Schema {
             (TriggersIn::Remotes, _) => String::new(),
             (_, Dialect::Postgres) => self.each_trigger(postgres_trigger),
             (_, Dialect::Sqlite) => self.each_trigger(sqlite_trigger),
+            (_, Dialect::Mysql) => panic!("no schemas are generated for MySQL"),
         }
     }
 

@@ -6,8 +6,9 @@ use std::process::Stdio;
 
 use anyhow::{Context, bail};
 
-use super::programs::{Account, Programs};
+use super::programs::Programs;
 use super::{Postgres, copy_tree};
+use crate::account::Account;
 
 /// Waits for a standby, for a minute at most.
 const IN_STEP: &str = "DO $$ BEGIN

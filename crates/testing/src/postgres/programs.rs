@@ -1,4 +1,4 @@
-//! Where PostgreSQL's programs are, and as whom they run.
+//! Where PostgreSQL's programs are.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -8,6 +8,8 @@ use std::process::Command;
 
 use anyhow::{Context, bail};
 
+use crate::account::Account;
+
 /// Names a folder with PostgreSQL's programs, before all other places.
 const FOLDER_VARIABLE: &str = "TIDEWATER_PG_BIN";
 
@@ -15,13 +17,6 @@ const FOLDER_VARIABLE: &str = "TIDEWATER_PG_BIN";
 pub(super) struct Programs {
     pub(super) initdb: PathBuf,
     pub(super) postgres: PathBuf,
-}
-
-/// The user that a server runs as when the tests run as root.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Account {
-    pub(super) uid: u32,
-    pub(super) gid: u32,
 }
 
 impl Programs {
@@ -79,30 +74,6 @@ impl Programs {
     }
 }
 
-impl Account {
-    /// PostgreSQL's own user, or else the one that owns nothing.
-    pub(super) fn unprivileged() -> anyhow::Result<Self> {
-        let users = fs::read_to_string("/etc/passwd")
-            .context("PostgreSQL does not run as root, and there is no list of other users")?;
-        ["postgres", "nobody"]
-            .iter()
-            .find_map(|name| Self::named(&users, name))
-            .context("PostgreSQL does not run as root, and there is no user postgres or nobody")
-    }
-
-    fn named(users: &str, name: &str) -> Option<Self> {
-        users.lines().find_map(|line| {
-            let mut fields = line.split(':');
-            if fields.next() != Some(name) {
-                return None;
-            }
-            let uid = fields.nth(1)?.parse().ok()?;
-            let gid = fields.next()?.parse().ok()?;
-            Some(Self { uid, gid })
-        })
-    }
-}
-
 /// Folders of programs under the usual prefixes, the newest version first.
 fn installed_versions() -> Vec<PathBuf> {
     let debian = versions_in("/usr/lib/postgresql", "");
@@ -126,14 +97,6 @@ fn versions_in(parent: &str, prefix: &str) -> Vec<(u32, PathBuf)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn account_is_read_from_the_list_of_users() {
-        let users = "root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65533::/:/bin/false\n";
-        let account = Account::named(users, "nobody").unwrap();
-        assert_eq!((account.uid, account.gid), (65534, 65533));
-        assert!(Account::named(users, "postgres").is_none());
-    }
 
     #[test]
     fn only_numbered_folders_are_versions() {

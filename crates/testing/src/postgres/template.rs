@@ -14,7 +14,8 @@ use std::process::Stdio;
 use anyhow::{Context, bail};
 
 use super::copy_tree;
-use super::programs::{Account, Programs};
+use super::programs::Programs;
+use crate::account::Account;
 
 /// Bump it when the arguments of `initdb` change.
 const ARGUMENTS_VERSION: u32 = 2;

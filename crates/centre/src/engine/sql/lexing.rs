@@ -21,6 +21,8 @@ pub struct SqlLexing {
     pub has_escape_strings: bool,
     /// Text is `$tag$...$tag$`, too.
     pub has_dollar_quotes: bool,
+    /// Comments are `# comment`, too.
+    pub has_hash_comments: bool,
     /// Comments stand within comments.
     pub nests_comments: bool,
     /// A carriage return ends a `--` comment.
@@ -34,6 +36,7 @@ impl SqlLexing {
         has_brackets: false,
         has_escape_strings: false,
         has_dollar_quotes: false,
+        has_hash_comments: false,
         nests_comments: false,
         ends_comments_at_returns: false,
     };
@@ -59,6 +62,7 @@ impl SqlLexing {
                 quoted_length(&rest[1..], b'\'', true).map(|length| length + 1)
             }
             [b'-', b'-', ..] => Some(self.line_length(rest)),
+            [b'#', ..] if self.has_hash_comments => Some(self.line_length(rest)),
             [b'/', b'*', ..] => self.comment_length(rest),
             [b'$', ..] if self.has_dollar_quotes => match dollar_tag(rest) {
                 Some(tag) => {

@@ -3,7 +3,8 @@
 //! A *neutral text* is SQL with the parameters `?1`, `?2`, the tables `tidewater.name`, and in the
 //! place of a relation `{rows BLOB TEXT}`: the rows that the statement is run for, as a relation `v`
 //! with columns `c1`, `c2` and so on of these types, and `n`, the row's number from 1. A database may
-//! take all of them at once, or one after the other.
+//! take all of them at once, or one after the other. `CAST(value AS {integer})` makes an integer of 64
+//! bits. Names of columns and aliases are reserved words of no database.
 
 use super::system_table::SystemTable;
 

@@ -24,6 +24,16 @@ pub trait SystemDialect: Send + Sync {
         sql.push_str(number);
     }
 
+    /// What `CAST` calls the type of integers of 64 bits.
+    fn integer_cast(&self) -> &'static str {
+        "bigint"
+    }
+
+    /// What `CAST` calls the type of texts.
+    fn text_cast(&self) -> &'static str {
+        "text"
+    }
+
     /// The name of a table by itself.
     fn table(&self, name: &str) -> String {
         let mut sql = String::new();
@@ -56,14 +66,20 @@ pub trait SystemDialect: Send + Sync {
     /// A neutral text in which there is no relation of rows.
     fn push_names(&self, sql: &mut String, text: &str) {
         const SCHEMA: &str = "tidewater.";
+        const INTEGER: &str = "{integer}";
         let mut rest = text;
-        while let Some(at) = rest.find(['?', 't']) {
+        while let Some(at) = rest.find(['?', 't', '{']) {
             let (before, from) = rest.split_at(at);
             sql.push_str(before);
             if let Some(behind) = from.strip_prefix(SCHEMA) {
                 let name;
                 (name, rest) = split_name(behind);
                 self.push_table(sql, name);
+                continue;
+            }
+            if let Some(behind) = from.strip_prefix(INTEGER) {
+                sql.push_str(self.integer_cast());
+                rest = behind;
                 continue;
             }
             let (first, behind) = from.split_at(1);
@@ -151,15 +167,26 @@ pub trait SystemDialect: Send + Sync {
         let mut pieces = text.split('{');
         self.push_text(sql, pieces.next().unwrap_or_default());
         for piece in pieces {
-            if let Some(column) = piece.strip_prefix("old.") {
-                self.push_table(sql, table.name);
-                sql.push('.');
-                self.push_text(sql, &column.replacen('}', "", 1));
-            } else if let Some(column) = piece.strip_prefix("new.") {
-                sql.push_str("excluded.");
-                self.push_text(sql, &column.replacen('}', "", 1));
+            let Some((name, behind)) = piece.split_once('}') else {
+                continue;
+            };
+            match name.split_once('.') {
+                Some(("old", column)) => {
+                    self.push_table(sql, table.name);
+                    sql.push('.');
+                    sql.push_str(column);
+                }
+                Some(("new", column)) => self.push_new(sql, column),
+                _ => self.push_text(sql, &format!("{{{name}}}")),
             }
+            self.push_text(sql, behind);
         }
+    }
+
+    /// A column of the row that was to be inserted, where its key is taken.
+    fn push_new(&self, sql: &mut String, column: &str) {
+        sql.push_str("excluded.");
+        sql.push_str(column);
     }
 
     /// An update by rows.
@@ -238,11 +265,17 @@ pub trait SystemDialect: Send + Sync {
             sql.push_str(&format!(",\n  PRIMARY KEY ({key})"));
         }
         sql.push_str("\n)");
+        sql.push_str(self.table_options());
         let indexes = table.indexes.iter().map(|index| {
             let columns = index.columns.join(", ");
             format!("CREATE INDEX {} ON {name} ({columns})", index.name)
         });
         std::iter::once(sql).chain(indexes).collect()
+    }
+
+    /// What stands behind the columns of a table.
+    fn table_options(&self) -> &'static str {
+        ""
     }
 
     /// The statement that drops a table.

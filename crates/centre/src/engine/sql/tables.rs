@@ -106,7 +106,7 @@ pub(in crate::engine) static REMOTE: SystemTable = SystemTable {
         SystemColumn::new("rotated_ms", SystemType::Integer),
         SystemColumn::new("created_ms", SystemType::Integer),
         SystemColumn::new("last_sync_ms", SystemType::Integer),
-        SystemColumn::new("schemas", SystemType::Text)
+        SystemColumn::new("held_schemas", SystemType::Text)
             .default("''")
             .comment("Which schemas it has."),
         SystemColumn::new("unverified", SystemType::Integer)
@@ -181,7 +181,7 @@ pub(in crate::engine) static PUBLICATION: SystemTable = SystemTable {
     columns: &[
         SystemColumn::new("name", SystemType::ShortText),
         SystemColumn::new("definition", SystemType::Text),
-        SystemColumn::new("schema", SystemType::Blob),
+        SystemColumn::new("encoded_schema", SystemType::Blob),
     ],
     primary_key: &["name"],
     indexes: &[],
@@ -221,7 +221,7 @@ pub(in crate::engine) static PAST_SCHEMA: SystemTable = SystemTable {
     columns: &[
         SystemColumn::new("hash", SystemType::ShortBlob),
         SystemColumn::new("publication", SystemType::Text),
-        SystemColumn::new("schema", SystemType::Blob),
+        SystemColumn::new("encoded_schema", SystemType::Blob),
     ],
     primary_key: &["hash"],
     indexes: &[],

@@ -7,7 +7,7 @@ use crate::records::NumbersRequest;
 
 statements! {
     COUNT = SystemSql::Text(
-        "SELECT table_name, min(column_name), CAST(sum(last - first + 1) AS bigint), max(last),
+        "SELECT table_name, min(column_name), CAST(sum(last - first + 1) AS {integer}), max(last),
          count(DISTINCT remote_id)
          FROM tidewater.identity_block GROUP BY table_name ORDER BY table_name",
     );

@@ -7,22 +7,22 @@ use crate::engine::sql::statement_shape::{InsertSource, SystemInsert, SystemSql,
 use crate::engine::sql::tables::{PAST_SCHEMA, PUBLICATION};
 
 statements! {
-    LIST = SystemSql::Text("SELECT name, definition, schema FROM tidewater.publication");
+    LIST = SystemSql::Text("SELECT name, definition, encoded_schema FROM tidewater.publication");
     SAVE = SystemSql::Insert(&SystemInsert {
         table: &PUBLICATION,
-        columns: &["name", "definition", "schema"],
+        columns: &["name", "definition", "encoded_schema"],
         source: InsertSource::Values(&["?1", "?2", "?3"]),
         taken: TakenKey::Updates {
-            set: &[("definition", "{new.definition}"), ("schema", "{new.schema}")],
+            set: &[("definition", "{new.definition}"), ("encoded_schema", "{new.encoded_schema}")],
             only_if: None,
         },
         returning: &[],
     });
     DELETE = SystemSql::Text("DELETE FROM tidewater.publication WHERE name = ?1");
-    LIST_PAST_SCHEMAS = SystemSql::Text("SELECT hash, schema FROM tidewater.past_schema");
+    LIST_PAST_SCHEMAS = SystemSql::Text("SELECT hash, encoded_schema FROM tidewater.past_schema");
     INSERT_PAST_SCHEMA = SystemSql::Insert(&SystemInsert {
         table: &PAST_SCHEMA,
-        columns: &["hash", "publication", "schema"],
+        columns: &["hash", "publication", "encoded_schema"],
         source: InsertSource::Values(&["?1", "?2", "?3"]),
         taken: TakenKey::PassesOver,
         returning: &[],

@@ -28,7 +28,7 @@ statements! {
         " FROM {rows BLOB} JOIN tidewater.remote ON id = v.c1"
     ));
     LIST_SCHEMAS = SystemSql::Text(
-        "SELECT id, user_name, last_sync_ms, schemas FROM tidewater.remote
+        "SELECT id, user_name, last_sync_ms, held_schemas FROM tidewater.remote
          WHERE NOT revoked ORDER BY user_name, id",
     );
     FIND_STANDING = SystemSql::Text(
@@ -81,7 +81,7 @@ statements! {
                 "last_sync_ms",
                 "CASE WHEN last_sync_ms < v.c2 THEN v.c2 ELSE last_sync_ms END",
             ),
-            ("schemas", "CASE v.c3 WHEN '' THEN schemas ELSE v.c3 END"),
+            ("held_schemas", "CASE v.c3 WHEN '' THEN held_schemas ELSE v.c3 END"),
             (
                 "unverified",
                 "CASE WHEN v.c2 = 0 THEN unverified WHEN v.c4 = 1 THEN 0 ELSE unverified + 1 END",

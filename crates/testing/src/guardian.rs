@@ -12,8 +12,9 @@ use std::process::{Child, ChildStdin, Command, Stdio};
 
 use anyhow::Context;
 
-/// The only argument is the folder. Were the test killed between the launch of the server and
-/// the line `pid`, the server would notice within a minute that its lock file is gone, and end.
+/// The arguments are the folder and the file that is in it for as long as the server runs. Were the
+/// test killed between the launch of PostgreSQL and the line `pid`, the server would notice within a
+/// minute that its lock file is gone, and end.
 const SCRIPT: &str = r#"
 trap '' HUP INT TERM QUIT
 process=
@@ -27,7 +28,7 @@ done
 if [ -n "$process" ]; then
   kill -s QUIT "$process"
   tries=0
-  while [ -e "$1/data/postmaster.pid" ] && kill -s 0 "$process"; do
+  while [ -e "$1/$2" ] && kill -s 0 "$process"; do
     if [ "$tries" -ge 200 ]; then
       kill -s KILL "$process"
       break
@@ -40,18 +41,20 @@ rm -rf -- "$1"
 "#;
 
 #[derive(Debug)]
-pub(super) struct Guardian {
+pub(crate) struct Guardian {
     shell: Child,
     /// Closed by `finish`, or by the end of the process.
     orders: Option<ChildStdin>,
 }
 
 impl Guardian {
-    /// Starts to guard a folder that holds a server's `data`.
-    pub(super) fn start(folder: &Path) -> anyhow::Result<Self> {
+    /// Starts to guard a folder with the data of a server. `lock` is the file in it that the server
+    /// removes when it has ended.
+    pub(crate) fn start(folder: &Path, lock: &str) -> anyhow::Result<Self> {
         let mut shell = Command::new("sh")
             .args(["-c", SCRIPT, "tidewater-guardian"])
             .arg(folder)
+            .arg(lock)
             .current_dir("/")
             // Out of the reach of Ctrl-C and of whoever ends the group of the tests.
             .process_group(0)
@@ -66,22 +69,22 @@ impl Guardian {
     }
 
     /// From now on `process` is the server.
-    pub(super) fn watch(&mut self, process: u32) -> anyhow::Result<()> {
+    pub(crate) fn watch(&mut self, process: u32) -> anyhow::Result<()> {
         self.order(&format!("pid {process}\n"))
     }
 
     /// There is no server any more; its process id may be another's soon.
-    pub(super) fn forget(&mut self) -> anyhow::Result<()> {
+    pub(crate) fn forget(&mut self) -> anyhow::Result<()> {
         self.order("gone\n")
     }
 
     /// Sends the server a signal, named without SIG.
-    pub(super) fn signal(&mut self, signal: &str) -> anyhow::Result<()> {
+    pub(crate) fn signal(&mut self, signal: &str) -> anyhow::Result<()> {
         self.order(&format!("signal {signal}\n"))
     }
 
     /// Removes the folder, after ending what is still being watched.
-    pub(super) fn finish(&mut self) {
+    pub(crate) fn finish(&mut self) {
         self.orders = None;
         // Fails only if it was waited for already.
         let _ = self.shell.wait();
@@ -92,6 +95,6 @@ impl Guardian {
             .as_mut()
             .context("the guardian was dismissed")?
             .write_all(line.as_bytes())
-            .context("the guardian of PostgreSQL is gone")
+            .context("the guardian of the server is gone")
     }
 }

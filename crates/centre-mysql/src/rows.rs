@@ -1,0 +1,3 @@
+//! Rows of uploads: what the database says of those that it does not take.
+
+pub(super) mod refusal;
