@@ -253,7 +253,7 @@ impl connection::DatabaseConnection for MysqlConnection {
                     }
                     return Err(FlightFailure {
                         step: number,
-                        done: answers,
+                        done: Some(answers),
                         error,
                         fault,
                     });
