@@ -368,7 +368,7 @@ impl PlannedJob {
                 role: plan.role.clone(),
                 last_download: None,
                 cursors: cursors(subscription),
-                is_by_clock: plan.is_by_clock,
+                is_by_clock: false,
             };
             let reached = |serial, watermark: Watermark| Checkpoint {
                 serial,
@@ -415,6 +415,7 @@ impl PlannedJob {
                 reading.read(&mut counts, sink, shared).await?;
                 let watermark = Watermark {
                     last_download: next_last_download,
+                    is_by_clock: plan.is_by_clock && next_last_download.is_some(),
                     ..watermark
                 };
                 checkpoint = Some(reached(serial, watermark));
