@@ -62,10 +62,7 @@ pub(super) async fn deploy<T: ChangeTracking>(
     random: &Random,
 ) -> Result<DeployReport> {
     let prepared = T::prepare(connection, mode == DeploymentMode::DryRun).await?;
-    let deployed = match T::begin_alone(connection).await {
-        Ok(()) => deploy_alone::<T>(connection, specs, mode, now_ms, random).await,
-        Err(error) => Err(error),
-    };
+    let deployed = deploy_alone::<T>(connection, specs, mode, now_ms, random).await;
     let ended = T::end_alone(connection).await;
     let mut report = deployed?;
     ended?;
@@ -80,6 +77,7 @@ async fn deploy_alone<T: ChangeTracking>(
     now_ms: i64,
     random: &Random,
 ) -> Result<DeployReport> {
+    T::begin_alone(connection).await?;
     let mut plan = DeploymentPlan::<T>::make(connection, specs, now_ms, random).await?;
     plan.check_keys(connection).await?;
     let unwatched = plan.watch_scopes(connection).await?;
@@ -112,10 +110,7 @@ pub(super) async fn undeploy<T: ChangeTracking>(
     connection: &mut T::Connection,
     dry_run: bool,
 ) -> Result<DeployReport> {
-    let undeployed = match T::begin_alone(connection).await {
-        Ok(()) => undeploy_alone::<T>(connection, dry_run).await,
-        Err(error) => Err(error),
-    };
+    let undeployed = undeploy_alone::<T>(connection, dry_run).await;
     let ended = T::end_alone(connection).await;
     let report = undeployed?;
     ended?;
@@ -126,6 +121,7 @@ async fn undeploy_alone<T: ChangeTracking>(
     connection: &mut T::Connection,
     dry_run: bool,
 ) -> Result<DeployReport> {
+    T::begin_alone(connection).await?;
     let mut steps = T::traces(connection).await?;
     let journal = DeploymentJournal::read::<T>(connection).await?;
     if journal.is_there() {

@@ -12,9 +12,8 @@ pub(crate) fn written_otherwise(centre: &Connection) -> rusqlite::Result<Option<
         found.optional()
     };
     let twice = "SELECT text FROM script_journal AS j WHERE event = 'write' AND text LIKE '% r%'
-         AND NOT EXISTS (SELECT 1 FROM tidewater_centre_conflict
-             WHERE pre_image ->> 'name' = j.text AND settled_as = 'pre-image')
-         GROUP BY text HAVING count(*) > 1";
+         GROUP BY text HAVING count(*) > 1 + (SELECT count(*) FROM tidewater_centre_conflict
+             WHERE pre_image ->> 'name' = j.text AND settled_as = 'pre-image')";
     if let Some(text) = found(twice)? {
         return Ok(Some(format!("I1: a script has run twice for {text:?}")));
     }

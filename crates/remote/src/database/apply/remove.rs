@@ -258,18 +258,9 @@ impl RowSink<'_> {
     /// A row with a refused change leaves: all its values go to the refusal.
     fn evict(&mut self, key: &[Datum<'_>]) -> Result<u64, RemoteError> {
         let names = &self.table.names;
-        let mut known: Vec<Value> = key.iter().map(Datum::to_value).collect();
-        let mut live = known.clone();
-        let mut other = None;
-        if let Some(pair) = changes::rekeyed(self.connection, names, PARKED, &known).doing(DOING)? {
-            other = Some(
-                if pair.old == known {
-                    &pair.new
-                } else {
-                    &pair.old
-                }
-                .clone(),
-            );
+        let gone: Vec<Value> = key.iter().map(Datum::to_value).collect();
+        let (mut known, mut live) = (gone.clone(), gone.clone());
+        if let Some(pair) = changes::rekeyed(self.connection, names, PARKED, &gone).doing(DOING)? {
             (known, live) = (pair.old, pair.new);
         }
         if !changes::has_change(self.connection, names, &known, PARKED).doing(DOING)? {
@@ -319,6 +310,7 @@ impl RowSink<'_> {
         if self.table.is_untracked {
             self.note_gave_way(&packed)?;
         }
+        let other = [&known, &live].into_iter().find(|it| **it != gone);
         let live = row::datums(&types, &live);
         let removed = match self.is_needed(&live)? {
             true => {
@@ -329,7 +321,7 @@ impl RowSink<'_> {
         };
         // Nobody has said what the centre has under the other key: it may be this very row.
         if let Some(other) = other {
-            self.mark_stale(&row::datums(&types, &other))?;
+            self.mark_stale(&row::datums(&types, other))?;
         }
         Ok(removed)
     }
