@@ -169,8 +169,9 @@ fn make_data(account: Option<Account>, folder: &Path) -> anyhow::Result<()> {
 /// A command that runs a program as `account`.
 fn command(program: &Path, account: Option<Account>, folder: &Path) -> Command {
     let mut command = Command::new(program);
-    // The caller's folder may be closed to the account.
-    command.current_dir(folder).env("LC_ALL", "C");
+    // The caller's folders may be closed to the account, that of temporary files too.
+    command.current_dir(folder);
+    command.env("TMPDIR", folder).env("LC_ALL", "C");
     if let Some(account) = account {
         command.uid(account.uid).gid(account.gid);
     }
