@@ -332,7 +332,7 @@ fn take(
     }
     // Trying again may have settled the first ones.
     if subscription.any_unsettled || subscription.any_refused {
-        refused::settled_changes::give_up_vanished(connection, subscription, generation)?;
+        refused::settled_changes::give_up_undone(connection, subscription, generation)?;
         refused::settled_changes::take(connection, &subscription.publication, generation)
             .doing("taking an upload")?;
     }

@@ -12,11 +12,10 @@ use tidewater_protocol::Table;
 use tidewater_protocol::message::{GivenUp, MAX_GIVEN_UP, MAX_RETRIED, SettledRefusal};
 
 use super::{
-    PARKED, RefusalToDecide, RefusedRow, RemoteDatabase, TIME_UNKNOWN, exists, find, give_up,
-    key_of,
+    PARKED, RefusalToDecide, RefusedRow, RemoteDatabase, TIME_UNKNOWN, find, give_up, key_of,
 };
 use crate::database::SubscriptionState;
-use crate::database::changes::later_than;
+use crate::database::changes::{is_net, later_than};
 use crate::database::stale_rows::mark_stale;
 use crate::database::tables::QuotedNames;
 use crate::error::{ErrorContext, RemoteError};
@@ -253,20 +252,19 @@ pub(crate) fn taken_back(
         .map(drop)
 }
 
-/// Inserts that go up again with a generation come to nothing where their rows are not there any more,
-/// because they were deleted or have another key: the user has given them up, and the centre has to
-/// hear that, because another row may have the key there.
-pub(crate) fn give_up_vanished(
+/// Changes that go up again with a generation come to nothing where the user has undone them: the
+/// upload does not have them, so the centre has to hear that they are given up. An operator could carry
+/// them out otherwise, and another row may have the key of an insert there.
+pub(crate) fn give_up_undone(
     connection: &Connection,
     subscription: &SubscriptionState,
     generation: i64,
 ) -> Result<(), RemoteError> {
-    let vanished = |table: &Table| -> rusqlite::Result<()> {
-        let inserts: Vec<(i64, Vec<u8>)> = connection
+    let undone = |table: &Table| -> rusqlite::Result<()> {
+        let again: Vec<(i64, Vec<u8>)> = connection
             .prepare_cached(
                 "SELECT id, key_packed FROM tidewater_settled WHERE publication = ?1 \
-                 AND table_name = ?2 AND generation = ?3 AND outcome = 'retried' \
-                 AND operation = 'insert'",
+                 AND table_name = ?2 AND generation = ?3 AND outcome = 'retried'",
             )?
             .query_map(
                 params![subscription.publication, table.name, generation],
@@ -274,11 +272,11 @@ pub(crate) fn give_up_vanished(
             )?
             .collect::<rusqlite::Result<_>>()?;
         let names = QuotedNames::for_table(table);
-        for (id, key_packed) in inserts {
+        for (id, key_packed) in again {
             let Some(key) = key_of(table, &key_packed) else {
                 continue;
             };
-            if exists(connection, &names, &key)?
+            if is_net(connection, &names, &key, generation)?
                 || later_than(connection, &names, &key, generation)?.is_some()
             {
                 continue;
@@ -294,7 +292,7 @@ pub(crate) fn give_up_vanished(
         Ok(())
     };
     for table in subscription.schema.iter().flat_map(|schema| &schema.tables) {
-        vanished(table).doing("looking for refused rows that are gone")?;
+        undone(table).doing("looking for refused changes that were undone")?;
     }
     Ok(())
 }

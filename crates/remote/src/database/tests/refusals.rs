@@ -100,6 +100,27 @@ fn a_refused_row_that_is_changed_again_goes_up_with_its_first_pre_image() {
     assert_eq!(refused_keys(&remote), Vec::<String>::new());
 }
 
+/// The upload does not have what was undone, so it tells the centre, where an operator could carry out
+/// the refused change otherwise.
+#[test]
+fn a_refused_change_that_is_undone_is_told_as_given_up() {
+    let mut remote = with_refusals();
+    remote.run(
+        "UPDATE item SET name = 'a' WHERE id = 1; INSERT INTO item VALUES (3, 'c', 30); \
+         DELETE FROM item WHERE id = 9",
+    );
+    let state = remote.begin();
+    assert_eq!(remote.changes(&state), []);
+    let told = remote.database().given_up(&state).unwrap();
+    let told: Vec<_> = told.iter().map(|it| (&*it.key, it.sequence)).collect();
+    assert_eq!(told, [("[1]", 1), ("[3]", 1), ("[9]", 1)]);
+    remote.acknowledge(|_| {});
+    let settled = remote.database().settled_refused().unwrap();
+    let settled: Vec<_> = settled.iter().map(|it| &*it.outcome).collect();
+    assert_eq!(settled, ["given_up"; 3]);
+    assert_eq!(refused_keys(&remote), Vec::<String>::new());
+}
+
 #[test]
 fn a_change_made_while_the_refusal_was_on_its_way_takes_over_the_pre_image() {
     let mut remote = with_items();
