@@ -490,7 +490,8 @@ fn note(
             operation,
             code: Code::RowNotPublished.name(),
             reason,
-            sequence: subscription.sequence,
+            // The upload that is on its way has told the centre of it.
+            sequence: subscription.sequence + u64::from(subscription.taken.is_some()),
             row_values: Some(values),
         },
     )

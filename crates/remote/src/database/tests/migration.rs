@@ -1,6 +1,7 @@
 //! Facts about schemas that arrive, change and go.
 
 use super::*;
+use crate::database::RowSelection;
 
 const ROWS: &str = "SELECT id || ':' || name FROM item ORDER BY id";
 
@@ -142,9 +143,35 @@ fn changes_refused_because_their_table_goes_keep_their_values_and_are_counted_on
             ),
         ]
     );
+    assert!(refused.iter().all(|it| it.sequence == 1), "{refused:?}");
     // The table has no line in the state any more, its refused changes still count.
     assert_eq!(remote.database().status().unwrap().refused, 4);
     assert_eq!(remote.upload(), []);
+}
+
+/// The centre keeps what an upload says of a column that has left, under the upload's number.
+#[test]
+fn the_value_of_a_dropped_column_is_given_up_under_the_number_of_its_upload() {
+    let mut remote = with_items();
+    remote.run("UPDATE item SET amount = 11 WHERE id = 1");
+    let state = remote.begin();
+    let mut without = items();
+    without.tables[0].columns.pop();
+    without.tables[0].partition.clear();
+    let mut applier = remote.applier_of(&state, Some(publication(without.tables)));
+    applier.result_begin(0).unwrap();
+    applier.result_end().unwrap();
+    applier.download_begin(0, false).unwrap();
+    applier.download_end(b"").unwrap();
+    remote.commit(applier);
+    let kept = remote.database().refused().unwrap();
+    assert_eq!(kept.len(), 1, "{kept:?}");
+    let all = RowSelection::All;
+    assert_eq!(remote.database_mut().discard_refused(all).unwrap(), 1);
+    let state = remote.begin();
+    let told = remote.database().given_up(&state).unwrap();
+    let told: Vec<_> = told.iter().map(|it| (&*it.key, it.sequence)).collect();
+    assert_eq!(told, [("[1]", 1)]);
 }
 
 #[test]
