@@ -135,7 +135,7 @@ fn describe(conflicts: &[ConflictedChange]) -> String {
         if conflict.operation == "insert" {
             let _ = writeln!(
                 text,
-                "    both were inserted: apply FILE {} --new-key writes mine beside theirs",
+                "    both were inserted: apply FILE {} --new-key=KEY writes mine beside theirs",
                 conflict.id
             );
         }
