@@ -280,6 +280,7 @@ macro_rules! suite {
             script_sessions::a_row_that_a_script_does_not_give_is_not_shown,
             script_sessions::rows_that_a_remote_uploads_stay_when_a_script_gives_all_of_its_rows,
             script_sessions::a_row_that_is_asked_for_comes_by_the_script_of_its_table,
+            script_sessions::a_script_that_fails_while_rows_are_downloaded_is_named,
             script_sessions::a_session_ends_with_a_deployment_and_with_a_failure,
             script_sessions::nobody_is_woken_by_a_table_of_which_a_script_says_who_gets_what,
             ranking::who_has_the_higher_rank_wins_over_who_wrote_the_centres_row,

@@ -2,7 +2,7 @@
 //! a script does not give somebody is shown.
 
 use tidewater_centre::engine::scripts::ScriptTransaction;
-use tidewater_centre::{ScriptSpec, UploadOutcome};
+use tidewater_centre::{CentreError, ScriptSpec, UploadOutcome};
 use tidewater_testing::generate::Dialect;
 
 use crate::fixture::Fixture;
@@ -324,6 +324,25 @@ pub async fn a_row_that_is_asked_for_comes_by_the_script_of_its_table<F: Fixture
     anna.checkpoint = None;
     anna.download().await;
     assert_eq!(anna.rows("journal"), ["7|mine"]);
+}
+
+/// What a query fails of may be a row that somebody has written since: the error says where to look.
+pub async fn a_script_that_fails_while_rows_are_downloaded_is_named<F: Fixture>() {
+    let fails_by_a_row = match F::DIALECT {
+        Dialect::Sqlite => "json(rep) IS NOT NULL",
+        _ => "rep IN (SELECT rep FROM cust) AND 'x' = (SELECT 'x' FROM cust)",
+    };
+    let cursor = format!("SELECT cust_id, name, rep FROM cust WHERE {fails_by_a_row}");
+    let world = world::<F>(vec![script("default", "cust", "download_cursor", &cursor)]).await;
+    let mut anna = TestRemote::new(&world, "anna").await;
+    world
+        .execute("INSERT INTO cust VALUES (1, 'Nora', 'anna'), (2, 'Sven', 'bela')")
+        .await;
+    let error = anna.try_download(&[]).await.unwrap_err();
+    let CentreError::Script { file, .. } = &error else {
+        panic!("{error:?}");
+    };
+    assert_eq!(file, "scripts/default/cust/download_cursor.sql");
 }
 
 /// Scripts that were changed do not find what those before them have left; nor does any sync find

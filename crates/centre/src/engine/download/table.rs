@@ -14,7 +14,7 @@ use crate::engine::comparing::RangeSums;
 use crate::engine::exact::{pack_exact, pack_row, types_of};
 use crate::engine::membership::Membership;
 use crate::engine::publication::RowRule;
-use crate::engine::scripts::{ScriptEnvironment, ScriptTimer};
+use crate::engine::scripts::{CompiledScript, ScriptEnvironment, ScriptTimer};
 use crate::engine::upload::column_map::ColumnMap;
 use crate::error::CentreError;
 use crate::packed_rows::{RowsChunk, TableRequest};
@@ -153,13 +153,13 @@ impl<'a, D: SnapshotDriver> TableReading<'a, '_, D> {
         }
         output.announce();
         let cursor = of_table("download_cursor").into_iter();
-        for statement in cursor.flat_map(|it| &it.statements) {
+        for (script, statement) in cursor.flat_map(CompiledScript::each) {
             let values = scripting.lookup_values(statement, name, &[]);
             let mut take = |row: &[Datum<'_>]| output.upsert(row);
             let query = self
                 .snapshot
                 .script(self.place, statement, &values, &mut take);
-            query.await?;
+            query.await.map_err(|error| script.names(error))?;
         }
         Ok(())
     }
@@ -179,10 +179,10 @@ impl<'a, D: SnapshotDriver> TableReading<'a, '_, D> {
         }
         let statements = |event| {
             let script = scripting.scripts.of_table(table, event);
-            script.into_iter().flat_map(|it| &it.statements)
+            script.into_iter().flat_map(CompiledScript::each)
         };
         let mut was_said = false;
-        for statement in statements("download_delete_cursor").filter(|_| !whole) {
+        for (script, statement) in statements("download_delete_cursor").filter(|_| !whole) {
             let timed = ScriptTimer::begin();
             let values = scripting.values(statement, name);
             let mut take = |key: &[Datum<'_>]| {
@@ -201,7 +201,7 @@ impl<'a, D: SnapshotDriver> TableReading<'a, '_, D> {
             let query = self
                 .snapshot
                 .script(self.place, statement, &values, &mut take);
-            query.await?;
+            query.await.map_err(|error| script.names(error))?;
             timed.end(scripting, "download_delete_cursor", name);
         }
         if was_said {
@@ -210,7 +210,7 @@ impl<'a, D: SnapshotDriver> TableReading<'a, '_, D> {
         // What replaces all that the remote has must have its own rows, too.
         let own = own.filter(|_| !whole && !was_said);
         let key_types = types_of(shape, &shape.key);
-        for statement in statements("download_cursor") {
+        for (script, statement) in statements("download_cursor") {
             let timed = ScriptTimer::begin();
             // What is sent whole is so as for a remote that has nothing.
             let values = match whole {
@@ -232,7 +232,7 @@ impl<'a, D: SnapshotDriver> TableReading<'a, '_, D> {
             let query = self
                 .snapshot
                 .script(self.place, statement, &values, &mut take);
-            query.await?;
+            query.await.map_err(|error| script.names(error))?;
             timed.end(scripting, "download_cursor", name);
         }
         Ok(())
@@ -518,7 +518,11 @@ impl<'a, D: SnapshotDriver> TableReading<'a, '_, D> {
         name: &str,
         (map, request): (&ColumnMap, &TableRequest),
     ) -> Result<()> {
-        let Some(by_key) = scripting.scripts.by_key(self.place.table) else {
+        let scripts = &scripting.scripts;
+        let (Some(by_key), Some(script)) = (
+            scripts.by_key(self.place.table),
+            scripts.of_table(self.place.table, "download_cursor"),
+        ) else {
             return Ok(());
         };
         for key in keys_of(map, request)? {
@@ -531,7 +535,7 @@ impl<'a, D: SnapshotDriver> TableReading<'a, '_, D> {
                 output.upsert(row)
             };
             let query = self.snapshot.script(self.place, by_key, &values, &mut take);
-            query.await?;
+            query.await.map_err(|error| script.names(error))?;
             if !is_given {
                 self.output.remove(&key)?;
             }

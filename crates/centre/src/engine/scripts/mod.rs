@@ -106,6 +106,11 @@ pub struct SetColumn {
 }
 
 impl CompiledScript {
+    /// Its statements, each with the script itself.
+    pub fn each(&self) -> impl Iterator<Item = (&CompiledScript, &ScriptStatement)> {
+        self.statements.iter().map(move |it| (self, it))
+    }
+
     /// The same error with the script's name.
     pub fn names(&self, error: CentreError) -> CentreError {
         match error {
