@@ -300,6 +300,7 @@ macro_rules! suite {
             meeting::an_upload_that_goes_in_whole_is_refused_with_an_order_that_met_another,
             meeting::lines_that_all_meet_others_are_refused_with_their_order,
             meeting::what_is_uploaded_later_under_a_refused_insert_is_refused,
+            meeting::what_refers_to_a_refused_insert_that_the_centre_forgot_is_refused,
             meeting::an_order_under_a_new_key_takes_its_lines_along,
             meeting::lines_are_taken_when_the_order_is_replayed,
             meeting::what_is_below_a_refused_row_is_not_replayed_into_another_family,

@@ -4,7 +4,7 @@
 use tidewater_centre::{ConflictSpec, OnReject, SettleOutcome, TableSpec, UploadMode};
 use tidewater_centre::{Judgement, RefusedChoice, RefusedRowAction};
 use tidewater_protocol::Code;
-use tidewater_protocol::message::GivenUp;
+use tidewater_protocol::message::{ForgottenRefusal, GivenUp};
 
 use crate::families::follows;
 use crate::fixture::Fixture;
@@ -197,6 +197,33 @@ pub async fn what_is_uploaded_later_under_a_refused_insert_is_refused<F: Fixture
     let mut berta = TestRemote::synced(&world, "berta").await;
     let told = berta.upload(&[insert("line", "10|dates|1")]).await;
     assert!(told[0].starts_with("1 inserted"), "{told:?}");
+}
+
+/// Anna's order was refused before the centre was restored. Alone, and in one transaction with others.
+pub async fn what_refers_to_a_refused_insert_that_the_centre_forgot_is_refused<F: Fixture>() {
+    for is_shared in [false, true] {
+        let world = DeployedCentre::<F>::new(DDL, tables("server_wins", true)).await;
+        let mut anna = TestRemote::synced(&world, "anna").await;
+        let mut berta = TestRemote::synced(&world, "berta").await;
+        berta.upload(&[insert("orders", "10|Nora|1")]).await;
+        let mut upload = anna.next_upload(&[insert("line", "10|bananas|2")]);
+        upload.forgotten_refusals = vec![ForgottenRefusal {
+            table: "orders".into(),
+            key: "[10]".into(),
+            values: r#"{"id":10}"#.into(),
+        }];
+        let mut uploads = vec![upload];
+        if is_shared {
+            uploads.push(berta.next_upload(&[insert("line", "10|apples|1")]));
+        }
+        world.worker().await.apply(uploads).await.unwrap();
+        let lines: &[&str] = if is_shared { &["10|apples|1"] } else { &[] };
+        assert_eq!(world.fixture.query(LINES).await, lines);
+        let refused = world.centre.refused().await.unwrap();
+        let refused: Vec<_> = refused.iter().map(|it| (&*it.key, &it.parent)).collect();
+        let order = Some(("orders".to_owned(), "[10]".to_owned()));
+        assert_eq!(refused, [("[10,\"bananas\"]", &order)]);
+    }
 }
 
 pub async fn an_order_under_a_new_key_takes_its_lines_along<F: Fixture>() {

@@ -375,6 +375,7 @@ impl TestRemote {
             copied: false,
             retried: Vec::new(),
             given_up: std::mem::take(&mut self.given_up),
+            forgotten_refusals: Vec::new(),
             tables: upload_tables(&self.schema, changes),
             verdicts: Verdicts::new(),
             resolutions: Resolutions::new(),

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use prost::Message;
 
-use tidewater_protocol::message::{GivenUp, TableBegin};
+use tidewater_protocol::message::{ForgottenRefusal, GivenUp, TableBegin};
 use tidewater_protocol::pack::same;
 use tidewater_protocol::{Code, Op, RowShape, RowsReader, UnpackedRow, UploadId};
 
@@ -44,6 +44,9 @@ pub struct SyncUpload {
     pub retried: Vec<u64>,
     /// Refused rows that its user has given up since.
     pub given_up: Vec<GivenUp>,
+    /// Inserts of which the remote was told that they are refused, and of which the centre may have
+    /// forgotten that.
+    pub forgotten_refusals: Vec<ForgottenRefusal>,
     /// The rows, a table after the other in the order in which they were sent.
     pub tables: Vec<UploadTable>,
     /// What handlers have said of them.

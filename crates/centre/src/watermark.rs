@@ -23,6 +23,10 @@ pub struct Watermark {
     /// Up to where it has what handlers tell.
     #[prost(message, repeated, tag = "6")]
     pub cursors: Vec<TableCursor>,
+    /// Whether `last_download` is the time of the sync, and says nothing of what transactions that
+    /// were open then have written: no script gave rows.
+    #[prost(bool, tag = "7")]
+    pub is_by_clock: bool,
 }
 
 /// Up to where a remote has what a handler tells of a table.

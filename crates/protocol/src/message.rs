@@ -38,6 +38,9 @@ pub const PROTOCOL_MINOR: u32 = 0;
 /// How many refused rows an upload gives up.
 pub const MAX_GIVEN_UP: usize = 1_000;
 
+/// How many refusals an upload tells to a centre that has forgotten them.
+pub const MAX_FORGOTTEN_REFUSALS: usize = 1_000;
+
 /// So many numbers of uploads are told in [`UploadBegin::retried`], and no more.
 pub const MAX_RETRIED: usize = 1_000;
 
@@ -353,6 +356,10 @@ pub struct UploadBegin {
     /// once; no more than [`MAX_RETRIED`]. An only 0: of whatever uploads.
     #[prost(uint64, repeated, tag = "10")]
     pub retried: Vec<u64>,
+    /// Refused inserts that the centre may have forgotten, and of which the remote has the values only:
+    /// what refers to them is refused with them. No more than [`MAX_FORGOTTEN_REFUSALS`].
+    #[prost(message, repeated, tag = "11")]
+    pub forgotten_refusals: Vec<ForgottenRefusal>,
 }
 
 /// A refused row that its user has given up.
@@ -367,6 +374,20 @@ pub struct GivenUp {
     /// The number of the upload with which it was refused last.
     #[prost(uint64, tag = "3")]
     pub sequence: u64,
+}
+
+/// An insert that was refused, and that the remote cannot send again.
+#[derive(Clone, PartialEq, Eq, Message)]
+pub struct ForgottenRefusal {
+    /// The table's name on remotes.
+    #[prost(string, tag = "1")]
+    pub table: String,
+    /// The key, as a JSON array.
+    #[prost(string, tag = "2")]
+    pub key: String,
+    /// The values by which rows of other tables refer to it, as a JSON object.
+    #[prost(string, tag = "3")]
+    pub values: String,
 }
 
 /// See [`Control::TableBegin`].

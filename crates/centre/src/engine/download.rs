@@ -99,8 +99,8 @@ pub struct OpenedSubscription {
     /// When the mark that the remote presents was made; `None` if this is another history.
     pub marked_ms: Option<i64>,
     /// Everything that was written until then is in the snapshot, or never will be: in microseconds
-    /// since 1970. It is only asked for where there are scripts.
-    pub safe_until: i64,
+    /// since 1970. `None` if no script gives rows: then nobody has asked.
+    pub safe_until: Option<i64>,
 }
 
 impl OpenedSubscription {
@@ -368,6 +368,7 @@ impl PlannedJob {
                 role: plan.role.clone(),
                 last_download: None,
                 cursors: cursors(subscription),
+                is_by_clock: false,
             };
             let reached = |serial, watermark: Watermark| Checkpoint {
                 serial,
@@ -414,6 +415,7 @@ impl PlannedJob {
                 reading.read(&mut counts, sink, shared).await?;
                 let watermark = Watermark {
                     last_download: next_last_download,
+                    is_by_clock: plan.is_by_clock && next_last_download.is_some(),
                     ..watermark
                 };
                 checkpoint = Some(reached(serial, watermark));

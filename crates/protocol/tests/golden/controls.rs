@@ -432,6 +432,19 @@ pub(super) fn controls_at_odds() -> Vec<(&'static str, Control)> {
             }),
         ),
         (
+            "upload-begin-forgotten",
+            Control::UploadBegin(UploadBegin {
+                sequence: 7,
+                upload_id: vec![2; 16],
+                forgotten_refusals: vec![ForgottenRefusal {
+                    table: "customer".into(),
+                    key: "[13]".into(),
+                    values: r#"{"id":13}"#.into(),
+                }],
+                ..Default::default()
+            }),
+        ),
+        (
             "upload-begin-behind",
             Control::UploadBegin(UploadBegin {
                 sequence: 7,

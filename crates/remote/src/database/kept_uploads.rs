@@ -153,11 +153,10 @@ impl RemoteDatabase {
                 params![state.subscription, sequence, upload_id.map(|id| id.0)],
             )?;
             let sequence = give_back_after(&transaction, state.subscription, sequence, upload_id)?;
-            // It has forgotten what it refused, too: that goes up again.
+            // It has forgotten what it refused, too: that goes up again, or is told to it.
             transaction.execute(
                 "UPDATE tidewater_refused SET again = 1 WHERE publication = (SELECT publication \
-                 FROM tidewater_subscription WHERE id = ?1) AND sequence > ?2 \
-                 AND row_values IS NULL",
+                 FROM tidewater_subscription WHERE id = ?1) AND sequence > ?2",
                 params![state.subscription, sequence],
             )?;
             Ok(())

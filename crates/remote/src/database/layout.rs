@@ -38,7 +38,9 @@ pub(crate) fn is_own_trigger(name: &str) -> bool {
 /// generation whose changes another copy of the file may have sent, too, as it was made before this
 /// one was told that it is a copy; `is_dropped`: 1 where the server has no such publication any more.
 /// In `tidewater_refused`, `again` is 1 where the next sync tries the change again: it was
-/// refused by the very sync that changed the scope or the schema, and stays listed until then;
+/// refused by the very sync that changed the scope or the schema, and stays listed until then. Where
+/// only values are left it is 1 where the centre may have forgotten the refusal: see
+/// [`super::refused::forgotten_refusals`];
 /// `copied` is 1 where it was refused before the file was told that it is a copy.
 /// `tidewater_settled` has what was refused and is settled, by the same ids: see
 /// [`super::refused::settled_changes`]. `tidewater_subscription.deployment` is what the centre last said of

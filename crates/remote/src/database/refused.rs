@@ -8,6 +8,7 @@
 //! the remote has no parked row any more, only all the values of the row: see [`restore`].
 
 mod edit;
+pub(crate) mod forgotten_refusals;
 pub(crate) mod linked_refusals;
 mod new_key;
 mod restore;
@@ -549,8 +550,8 @@ pub(crate) fn rejoin_taken(
     Ok(())
 }
 
-/// Marks refused inserts of families for another try: their centre does not know them as this
-/// remote's any more.
+/// Marks refused inserts of families for another try, or to be told where only their values are left:
+/// their centre does not know them as this remote's any more.
 pub(crate) fn try_families_again(connection: &Connection) -> Result<(), RemoteError> {
     for subscription in load_all(connection)? {
         let tables = subscription.schema.iter().flat_map(|it| &it.tables);
@@ -561,7 +562,7 @@ pub(crate) fn try_families_again(connection: &Connection) -> Result<(), RemoteEr
         for table in tables.clone() {
             if is_parent(table) || !table.foreign_keys.is_empty() {
                 let sql = "UPDATE tidewater_refused SET again = 1 WHERE publication = ?1
-                           AND table_name = ?2 AND operation = 'insert' AND row_values IS NULL";
+                           AND table_name = ?2 AND operation = 'insert'";
                 connection
                     .execute(sql, params![subscription.publication, table.name])
                     .doing("marking refused rows for another try")?;

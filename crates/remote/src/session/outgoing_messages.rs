@@ -10,7 +10,8 @@ use std::collections::VecDeque;
 use bytes::{Bytes, BytesMut};
 use tidewater_protocol::frame::Frame;
 use tidewater_protocol::message::{
-    CompareTable, Control, DownloadRequest, RequestBegin, TableBegin, UploadBegin, UploadEnd,
+    CompareTable, Control, DownloadRequest, ForgottenRefusal, RequestBegin, TableBegin,
+    UploadBegin, UploadEnd,
 };
 use tidewater_protocol::{RowShape, RowsReader, Table, UnpackedRow};
 
@@ -291,7 +292,8 @@ impl OutgoingMessages {
                 let subscription = &subscriptions[index];
                 if let Some(giving) = subscription.giving {
                     let mut frames = database.kept_frames(giving)?;
-                    let control = given_begin(index, subscription, &mut frames)?;
+                    let forgotten = database.forgotten_refusals(subscription)?;
+                    let control = given_begin(index, subscription, forgotten, &mut frames)?;
                     self.sending = Some(SendState::Given(index, frames));
                     self.push_control(control);
                     return Ok(());
@@ -379,6 +381,7 @@ impl OutgoingMessages {
             given_up: database.given_up(subscription)?,
             behind_bytes,
             retried,
+            forgotten_refusals: database.forgotten_refusals(subscription)?,
         }));
         if let Some((begin, rows)) = rest {
             // Also if its next rows come with the next piece.
@@ -510,6 +513,7 @@ impl OutgoingMessages {
 fn given_begin(
     index: usize,
     subscription: &SubscriptionState,
+    forgotten_refusals: Vec<ForgottenRefusal>,
     frames: &mut BytesMut,
 ) -> Result<Control, SyncError> {
     match kept_uploads::next_frame(frames)? {
@@ -520,6 +524,7 @@ fn given_begin(
             subscription: index as u32,
             sequence: subscription.sequence + 1,
             given_back: true,
+            forgotten_refusals,
             ..begin
         })),
         _ => Err(SyncError::Defect {

@@ -511,6 +511,7 @@ impl OpenedSync {
             copied: upload.copied,
             retried: upload.retried,
             given_up: upload.given_up,
+            forgotten_refusals: upload.forgotten_refusals,
             tables: upload.tables,
             verdicts: Verdicts::new(),
             resolutions: Resolutions::new(),

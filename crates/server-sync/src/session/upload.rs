@@ -7,8 +7,8 @@ use tidewater_centre::upload::UploadedRowKind;
 use tidewater_centre::{RowMark, UploadChunk, UploadTable};
 use tidewater_protocol::frame::ROWS_PAYLOAD_BYTES;
 use tidewater_protocol::message::{
-    GivenUp, MAX_GIVEN_UP, MAX_RETRIED, RequestBegin, TableBegin, UploadBegin, UploadEnd,
-    UploadState,
+    ForgottenRefusal, GivenUp, MAX_FORGOTTEN_REFUSALS, MAX_GIVEN_UP, MAX_RETRIED, RequestBegin,
+    TableBegin, UploadBegin, UploadEnd, UploadState,
 };
 use tidewater_protocol::pack::MAX_COLUMNS;
 use tidewater_protocol::{
@@ -45,6 +45,7 @@ pub(crate) struct ReceivedUpload {
     pub copied: bool,
     pub retried: Vec<u64>,
     pub given_up: Vec<GivenUp>,
+    pub forgotten_refusals: Vec<ForgottenRefusal>,
     pub tables: Vec<UploadTable>,
 }
 
@@ -112,6 +113,7 @@ struct OpenUpload {
     copied: bool,
     retried: Vec<u64>,
     given_up: Vec<GivenUp>,
+    forgotten_refusals: Vec<ForgottenRefusal>,
     tables: Vec<UploadTable>,
     /// Inserts, updates, deletes.
     counts: [u64; 3],
@@ -232,6 +234,12 @@ impl<'a> Receiver<'a> {
                 format!("more than {MAX_GIVEN_UP} refused rows are given up with one upload"),
             ));
         }
+        if begin.forgotten_refusals.len() > MAX_FORGOTTEN_REFUSALS {
+            return Err(Fault::peer(
+                Code::LimitExceeded,
+                format!("one upload tells more than {MAX_FORGOTTEN_REFUSALS} forgotten refusals"),
+            ));
+        }
         if begin.retried.len() > MAX_RETRIED {
             return Err(Fault::peer(
                 Code::LimitExceeded,
@@ -255,6 +263,7 @@ impl<'a> Receiver<'a> {
             copied: begin.copied,
             retried: begin.retried,
             given_up: begin.given_up,
+            forgotten_refusals: begin.forgotten_refusals,
             tables: Vec::new(),
             counts: [0; 3],
             checksum: crc32fast::Hasher::new(),
@@ -546,6 +555,7 @@ impl<'a> Receiver<'a> {
                 copied: upload.copied,
                 retried: upload.retried,
                 given_up: upload.given_up,
+                forgotten_refusals: upload.forgotten_refusals,
                 tables: upload.tables,
             });
         }

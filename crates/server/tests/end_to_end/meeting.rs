@@ -43,7 +43,7 @@ const TABLES: &[Table] = &[
 ];
 
 /// `upload` and the like for the publication, `identity` and the like for the orders.
-fn orders(publication: &str, of_orders: &str) -> Scenario {
+pub(crate) fn orders(publication: &str, of_orders: &str) -> Scenario {
     let sums = "conflict = { resolve = [\"additive(stock)\"] }";
     resolving(publication, of_orders, sums)
 }
@@ -86,7 +86,7 @@ partition = "everyone"
     }
 }
 
-const LINES: &str = "SELECT order_id || ' ' || customer || ' ' || product FROM line
+pub(crate) const LINES: &str = "SELECT order_id || ' ' || customer || ' ' || product FROM line
     JOIN orders ON orders.id = order_id ORDER BY order_id, product";
 
 fn copy_files(from: &Path, to: &Path) {

@@ -202,7 +202,7 @@ async fn try_to_open<D: SnapshotDriver>(
             standing: SerialValidity::from_serials(serial, answer.serials),
             news,
             marked_ms: answer.marked_ms,
-            safe_until: safe_time.map_or(0, |it| it.for_remote(last_download)),
+            safe_until: safe_time.map(|it| it.for_remote(last_download)),
         });
         readings.push(SubscriptionAccess {
             job,

@@ -81,6 +81,8 @@ pub(super) struct SubscriptionPlan {
     /// Up to when the remote has what scripts yield, and up to when it will have.
     pub(super) last_download: Option<i64>,
     pub(super) next_last_download: i64,
+    /// See [`Watermark::is_by_clock`](crate::watermark::Watermark::is_by_clock).
+    pub(super) is_by_clock: bool,
     /// Whether the change logs may have something new.
     pub(super) has_changes: bool,
     /// What operators have settled of the remote's refused rows, if that is told.
@@ -130,8 +132,10 @@ impl SubscriptionPlan {
             .as_ref()
             .is_some_and(|it| it.watermark.role != opened.role);
         let last_download = presented.as_ref().filter(|_| !is_outdated && !is_another);
+        let was_by_clock = last_download.is_some_and(|it| it.watermark.is_by_clock);
         let last_download = last_download.and_then(|it| it.watermark.last_download);
         let last_download = last_download.filter(|_| opened.marked_ms.is_some());
+        let has_all = last_download.is_some() && !was_by_clock;
         // Only the script knows who gets a row: where it cannot be asked for one, all come.
         let asks = |table: &Table| {
             let mut requests = subscription.requests.iter();
@@ -140,7 +144,7 @@ impl SubscriptionPlan {
         let by_script = |scripts: &Scripts, index: usize, table: &Table| {
             let is_asked_whole = asks(table) && scripts.by_key(index).is_none();
             TablePlan::Scripted {
-                whole: !scripts.gives_nothing(index) && (last_download.is_none() || is_asked_whole),
+                whole: !scripts.gives_nothing(index) && (!has_all || is_asked_whole),
             }
         };
         let mut scope_changed = false;
@@ -220,7 +224,8 @@ impl SubscriptionPlan {
             covers_image: false,
             is_due,
             last_download,
-            next_last_download: opened.safe_until,
+            next_last_download: opened.safe_until.unwrap_or(now_ms.saturating_mul(1000)),
+            is_by_clock: opened.safe_until.is_none(),
             has_changes,
             settled: None,
             age_ms: opened.marked_ms.map(|it| now_ms.saturating_sub(it)),

@@ -167,6 +167,7 @@ impl<'r, R: UploadDriver> UploadRun<'r, R> {
                 upload.context.remote_id,
                 &*upload.publication,
                 &*upload.given_up,
+                &*upload.forgotten_refusals,
             );
             let refused = earlier_refusals::find_open_parents(
                 connection,

@@ -109,7 +109,8 @@ pub(super) async fn apply<R: UploadDriver>(
 fn groups(uploads: &[SyncUpload]) -> Vec<Vec<usize>> {
     let mut groups: BTreeMap<&str, Vec<usize>> = BTreeMap::new();
     for (place, upload) in uploads.iter().enumerate() {
-        if !upload.given_back && upload.given_up.is_empty() {
+        let says_of_refused = !upload.given_up.is_empty() || !upload.forgotten_refusals.is_empty();
+        if !upload.given_back && !says_of_refused {
             groups.entry(&upload.publication).or_default().push(place);
         }
     }

@@ -9,7 +9,7 @@ use std::collections::{HashMap, HashSet};
 
 use serde_json::{Map, Value as Json};
 
-use tidewater_protocol::message::GivenUp;
+use tidewater_protocol::message::{ForgottenRefusal, GivenUp};
 use tidewater_protocol::{Code, Op, PublicationSchema, RemoteId};
 
 use super::dependent_refusals::{RefusedParent, RefusedParents};
@@ -124,10 +124,15 @@ pub(super) async fn close_answered<T: TableAdapter>(
 
 /// The rows of which the remote was told that their inserts are refused, as far as nobody has settled
 /// that, the user has not given them up, and the upload does not have them once more: by the values by
-/// which others refer to them.
+/// which others refer to them. Those that a restored centre has forgotten the remote tells.
 pub(super) async fn find_open_parents(
     connection: &mut impl DatabaseConnection,
-    (remote_id, publication, given_up): (RemoteId, &str, &[GivenUp]),
+    (remote_id, publication, given_up, forgotten): (
+        RemoteId,
+        &str,
+        &[GivenUp],
+        &[ForgottenRefusal],
+    ),
     schema: &PublicationSchema,
     foreign_keys: &[PublishedForeignKey],
     uploaded: &[UploadedTable<'_>],
@@ -136,6 +141,14 @@ pub(super) async fn find_open_parents(
     let what = "looking for refused rows to which others may refer";
     let answer = connection.run_one(what, select).await?;
     let mut refused = RefusedParents::new();
+    for it in forgotten {
+        add_parent(
+            schema,
+            foreign_keys,
+            (&it.table, &it.key, &it.values),
+            &mut refused,
+        );
+    }
     for row in &answer.rows {
         let (name, key, values): (String, String, String) = (row.get(0)?, row.get(1)?, row.get(2)?);
         let (sequence, code): (u64, String) = (row.get(3)?, row.get(4)?);
@@ -150,23 +163,7 @@ pub(super) async fn find_open_parents(
         if told.any(|it| it.table == name && it.key == key && sequence <= it.sequence) {
             continue;
         }
-        let mut tables = schema.tables.iter();
-        let Some(table) = tables.position(|it| text(&it.name) == name) else {
-            continue;
-        };
-        let Ok(values) = row_json::read(&schema.tables[table], &values) else {
-            continue;
-        };
-        for (number, foreign_key) in foreign_keys
-            .iter()
-            .enumerate()
-            .filter(|it| it.1.parent == table)
-        {
-            if let Some(referred) = foreign_key.referred_value(&values.values) {
-                let key = key.clone();
-                refused.insert((number, referred), RefusedParent { table, key });
-            }
-        }
+        add_parent(schema, foreign_keys, (&name, &key, &values), &mut refused);
     }
     if refused.is_empty() {
         return Ok(refused);
@@ -188,6 +185,32 @@ pub(super) async fn find_open_parents(
         })?;
     }
     Ok(refused)
+}
+
+/// Adds a refused row, its table by name, by each value by which others refer to it.
+fn add_parent(
+    schema: &PublicationSchema,
+    foreign_keys: &[PublishedForeignKey],
+    (name, key, values): (&str, &str, &str),
+    refused: &mut RefusedParents,
+) {
+    let mut tables = schema.tables.iter();
+    let Some(table) = tables.position(|it| text(&it.name) == name) else {
+        return;
+    };
+    let Ok(values) = row_json::read(&schema.tables[table], values) else {
+        return;
+    };
+    for (number, foreign_key) in foreign_keys
+        .iter()
+        .enumerate()
+        .filter(|it| it.1.parent == table)
+    {
+        if let Some(referred) = foreign_key.referred_value(&values.values) {
+            let key = key.to_owned();
+            refused.insert((number, referred), RefusedParent { table, key });
+        }
+    }
 }
 
 /// Names the parents of rows that are refused because nothing is there that they refer to, and

@@ -299,6 +299,7 @@ pub(super) async fn send<R: UploadDriver>(
         copied: false,
         retried: Vec::new(),
         given_up: Vec::new(),
+        forgotten_refusals: Vec::new(),
         tables: vec![change.upload],
         verdicts: judgement.verdicts.clone(),
         resolutions: judgement.resolutions.clone(),

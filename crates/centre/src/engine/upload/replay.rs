@@ -279,7 +279,7 @@ impl RefusedChange {
             map: &map,
             has_moves: false,
         }];
-        let of = (record.remote_id, &*record.publication, &[][..]);
+        let of = (record.remote_id, &*record.publication, &[][..], &[][..]);
         let refused = earlier_refusals::find_open_parents(
             rows.connection(),
             of,

@@ -171,6 +171,7 @@ fn whole(
         given_up: Vec::new(),
         behind_bytes: 0,
         retried,
+        forgotten_refusals: Vec::new(),
     };
     put(&mut frames, Control::UploadBegin(begin))?;
     frames.extend_from_slice(body);

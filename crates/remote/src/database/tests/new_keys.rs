@@ -347,3 +347,37 @@ fn a_refused_row_goes_up_again_with_what_was_taken_under_it_before_its_centre_fo
         assert_ne!(remote.state().next_upload(), taken, "another upload");
     }
 }
+
+/// A restored centre has refused an item that was given back, and only its values are left: a centre
+/// that forgets that as well is told it with every upload, until the user has decided.
+#[test]
+fn a_refused_insert_of_which_only_the_values_are_left_is_told_to_a_centre_that_forgot_it() {
+    let forgets: [fn(&mut Remote); 2] = [become_another, super::kept::restored];
+    for forget in forgets {
+        let mut remote = with_items_of(family());
+        remote.run("INSERT INTO item VALUES (8, 'taken', 1), (9, 'mine', 1)");
+        remote.acknowledge(|_| {});
+        super::kept::restored(&mut remote);
+        remote.acknowledge(|server| {
+            server.table("item", |rows| {
+                let key_in_use = Code::RowKeyInUse.number();
+                rows.refused(&[Datum::Integer(9)], Op::Insert, key_in_use, "in use");
+            });
+        });
+        let told = |remote: &Remote| {
+            let told = remote.database().forgotten_refusals(&remote.state());
+            let told = told.unwrap().into_iter();
+            told.map(|it| (it.table, it.key, it.values))
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(told(&remote), [], "the centre has just said it");
+        forget(&mut remote);
+        let item = ("item".into(), "[9]".into(), r#"{"id":9}"#.into());
+        assert_eq!(told(&remote), [item]);
+        remote
+            .database_mut()
+            .discard_refused(RowSelection::All)
+            .unwrap();
+        assert_eq!(told(&remote), []);
+    }
+}

@@ -136,6 +136,7 @@ fn a_result_before_the_end_of_its_upload_is_refused() {
         given_up: Vec::new(),
         behind_bytes: 0,
         retried: Vec::new(),
+        forgotten_refusals: Vec::new(),
     };
     connection.handle_bytes(&Reply::default().control(result_begin(&begin)).0, NOW);
     let SessionOutcome::Failed(error) = connection.end_sync().unwrap().1 else {

@@ -5,7 +5,7 @@ use std::ops::ControlFlow;
 
 use bytes::BytesMut;
 use tidewater_centre::records::IncidentKind;
-use tidewater_client::SyncDirection;
+use tidewater_client::{RowSelection, SyncDirection};
 use tidewater_protocol::Code;
 use tidewater_protocol::frame::{Frame, take_frame};
 use tidewater_protocol::message::Control;
@@ -15,6 +15,7 @@ use super::{backup, restore};
 use crate::backend::{Backend, Sqlite};
 use crate::compare::assert_converged;
 use crate::device::Device;
+use crate::meeting::{LINES, orders};
 use crate::scenario::{Column, Scenario, Table, audited_shop, shop};
 use crate::world::World;
 
@@ -431,6 +432,48 @@ fn i2_what_a_restored_centre_had_refused_is_refused_again_by_the_next_sync<B: Ba
     }
 }
 
+/// A restored centre refuses an order that is given back, and with it a line that follows. A newer
+/// backup knows neither, and has somebody else's order under the number.
+fn i2_a_line_of_an_order_that_two_restored_centres_lack_goes_to_no_other_order<B: Backend>() {
+    let mut world = World::<B>::open(orders("", ""));
+    let (mut ada, mut bob) = (world.synced("ada"), world.synced("bob"));
+    let older = backup(&world);
+    ada.edit("INSERT INTO orders VALUES (10, 'Sven'), (11, 'Sven')");
+    ada.sync();
+    restore(&mut world, &older, &[&ada, &bob]);
+    bob.edit("INSERT INTO orders VALUES (10, 'Nora'); INSERT INTO line VALUES (10, 'apples', 1)");
+    bob.sync();
+    let newer = backup(&world);
+    ada.edit("INSERT INTO line VALUES (10, 'bananas', 1)");
+    assert_eq!(ada.try_sync().expect("it syncs").refused, 2);
+    let both = ["[10]", "[10,\"bananas\"]"];
+    let keys = |ada: &mut Device| -> Vec<String> {
+        let refused = ada.refused().into_iter();
+        refused.map(|it| it.key).collect()
+    };
+    assert_eq!(keys(&mut ada), both);
+    restore(&mut world, &newer, &[&ada, &bob]);
+    for _ in 0..3 {
+        ada.try_sync().expect("it syncs");
+        assert_eq!(world.rows(LINES), ["10 Nora apples"]);
+        assert_eq!(keys(&mut ada), both);
+    }
+    // The centre lists each attempt at the line, and nothing of the order.
+    let mut refused = world.server.refused().into_iter();
+    assert!(refused.len() > 0 && refused.all(|it| it.key == both[1]));
+    // Its user gives up the order, and has the line go to the other one.
+    let refused = ada.refused();
+    let (order, line) = (refused[0].id, refused[1].id);
+    let mut decide = |ids: &[i64]| ada.remote.discard_refused(RowSelection::Ids(ids));
+    assert_eq!(decide(&[order]).expect("it is given up"), 1);
+    let again = ada.remote.retry_refused(RowSelection::Ids(&[line]));
+    assert_eq!(again.expect("it goes up again"), 1);
+    assert_eq!(ada.sync().refused, 0);
+    assert_eq!(world.rows(LINES), ["10 Nora apples", "10 Nora bananas"]);
+    bob.sync();
+    assert_converged(&world, &[&ada, &bob]);
+}
+
 /// Interleaving 24.
 fn i2_a_table_that_a_tool_rebuilt_is_compared_and_its_changes_are_pending<B: Backend>() {
     let world = World::<B>::open(shop());
@@ -600,6 +643,7 @@ on_both_adapters!(
     i1_an_update_that_is_given_back_and_lost_is_a_conflict_with_both_images,
     i2_what_a_restored_centre_refuses_to_take_back_stays_visible,
     i2_what_a_restored_centre_had_refused_is_refused_again_by_the_next_sync,
+    i2_a_line_of_an_order_that_two_restored_centres_lack_goes_to_no_other_order,
     i2_a_table_that_a_tool_rebuilt_is_compared_and_its_changes_are_pending,
     a_hundred_thousand_equal_rows_cost_less_than_64_kib,
 );
