@@ -522,7 +522,7 @@ impl<'a> Sync<'a> {
                     self.channel.consumed(bytes.len());
                 }
                 ChannelInput::Control(control) => match control {
-                    Control::UploadBegin(begin) => receiver.upload_begin(begin)?,
+                    Control::UploadBegin(begin) => receiver.upload_begin(*begin)?,
                     Control::TableBegin(begin) => receiver.table_begin(begin)?,
                     Control::UploadEnd(end) => receiver.upload_end(end)?,
                     Control::RequestBegin(begin) => receiver.request_begin(begin)?,
