@@ -500,19 +500,20 @@ impl OpenedSync {
 
     /// What a worker needs to apply an upload.
     pub(crate) fn job(&self, upload: ReceivedUpload, context: SyncContext) -> SyncUpload {
-        let subscription = &self.subscriptions[upload.subscription];
+        let subscription = &self.subscriptions[upload.subscription()];
+        let ReceivedUpload { begin, tables } = upload;
         SyncUpload {
             context,
             publication: subscription.published.schema.name.clone(),
             sequence: subscription.sequence,
             upload_id: subscription.upload_id(),
             checkpoint: subscription.own_checkpoint().cloned(),
-            given_back: upload.given_back,
-            copied: upload.copied,
-            retried: upload.retried,
-            given_up: upload.given_up,
-            forgotten_refusals: upload.forgotten_refusals,
-            tables: upload.tables,
+            given_back: begin.given_back,
+            copied: begin.copied,
+            retried: begin.retried,
+            given_up: begin.given_up,
+            forgotten_refusals: begin.forgotten_refusals,
+            tables,
             verdicts: Verdicts::new(),
             resolutions: Resolutions::new(),
         }

@@ -7,8 +7,8 @@ use tidewater_centre::upload::UploadedRowKind;
 use tidewater_centre::{RowMark, UploadChunk, UploadTable};
 use tidewater_protocol::frame::ROWS_PAYLOAD_BYTES;
 use tidewater_protocol::message::{
-    ForgottenRefusal, GivenUp, MAX_FORGOTTEN_REFUSALS, MAX_GIVEN_UP, MAX_RETRIED, RequestBegin,
-    TableBegin, UploadBegin, UploadEnd, UploadState,
+    MAX_FORGOTTEN_REFUSALS, MAX_GIVEN_UP, MAX_RETRIED, RequestBegin, TableBegin, UploadBegin,
+    UploadEnd, UploadState,
 };
 use tidewater_protocol::pack::MAX_COLUMNS;
 use tidewater_protocol::{
@@ -40,13 +40,16 @@ pub(crate) struct ExpectedUpload<'a> {
 /// One complete upload.
 #[derive(Debug)]
 pub(crate) struct ReceivedUpload {
-    pub subscription: usize,
-    pub given_back: bool,
-    pub copied: bool,
-    pub retried: Vec<u64>,
-    pub given_up: Vec<GivenUp>,
-    pub forgotten_refusals: Vec<ForgottenRefusal>,
+    /// What the remote said of it. Behind a pointer, as every session has room for it.
+    pub begin: Box<UploadBegin>,
     pub tables: Vec<UploadTable>,
+}
+
+impl ReceivedUpload {
+    /// The place of its subscription in the Hello.
+    pub(crate) fn subscription(&self) -> usize {
+        self.begin.subscription as usize
+    }
 }
 
 /// Everything that a remote sent in one sync.
@@ -105,15 +108,9 @@ enum Section {
 }
 
 struct OpenUpload {
-    subscription: usize,
-    announced_rows: u64,
+    begin: Box<UploadBegin>,
     /// The server has it already: its rows are counted and dropped.
     ignored: bool,
-    given_back: bool,
-    copied: bool,
-    retried: Vec<u64>,
-    given_up: Vec<GivenUp>,
-    forgotten_refusals: Vec<ForgottenRefusal>,
     tables: Vec<UploadTable>,
     /// Inserts, updates, deletes.
     counts: [u64; 3],
@@ -177,7 +174,7 @@ impl<'a> Receiver<'a> {
             bytes,
             checksum: checksum.finalize(),
         };
-        broken.push((upload.subscription, Box::new(upload_now)));
+        broken.push((upload.begin.subscription as usize, Box::new(upload_now)));
         broken
     }
 
@@ -198,7 +195,7 @@ impl<'a> Receiver<'a> {
             let chunks = table.chunks;
             upload.tables.push(UploadTable { begin, chunks });
         }
-        if upload.ignored || upload.given_back {
+        if upload.ignored || upload.begin.given_back {
             return None;
         }
         let mut checksum = crc32fast::Hasher::new();
@@ -211,7 +208,7 @@ impl<'a> Receiver<'a> {
     }
 
     /// An upload begins.
-    pub(crate) fn upload_begin(&mut self, begin: UploadBegin) -> Result<(), Fault> {
+    pub(crate) fn upload_begin(&mut self, begin: Box<UploadBegin>) -> Result<(), Fault> {
         if !matches!(self.section, Section::Nothing) {
             return Err(Fault::unexpected("the beginning of an upload"));
         }
@@ -255,22 +252,17 @@ impl<'a> Receiver<'a> {
             self.store.announce(begin.bytes);
         }
         self.seen[index] = true;
+        let behind_bytes = begin.behind_bytes;
         let mut upload = OpenUpload {
-            subscription: index,
-            announced_rows: begin.rows,
+            begin,
             ignored,
-            given_back: begin.given_back,
-            copied: begin.copied,
-            retried: begin.retried,
-            given_up: begin.given_up,
-            forgotten_refusals: begin.forgotten_refusals,
             tables: Vec::new(),
             counts: [0; 3],
             checksum: crc32fast::Hasher::new(),
         };
         let broken = self.broken.get_mut(index).and_then(Option::take);
-        if begin.behind_bytes > 0 {
-            let broken = broken.filter(|it| it.bytes == begin.behind_bytes && self.bytes == 0);
+        if behind_bytes > 0 {
+            let broken = broken.filter(|it| it.bytes == behind_bytes && self.bytes == 0);
             let broken = broken.ok_or_else(|| Fault::unexpected("the rest of an upload"))?;
             upload.tables = broken.tables;
             upload.counts = broken.counts;
@@ -301,7 +293,7 @@ impl<'a> Receiver<'a> {
         self.end_table()?;
         let (index, request) = match &self.section {
             Section::Nothing => return Err(Fault::unexpected("a table")),
-            Section::Upload(upload) => (upload.subscription, false),
+            Section::Upload(upload) => (upload.begin.subscription as usize, false),
             Section::Request(index) => (*index, true),
         };
         self.header_bytes += prost::Message::encoded_len(&begin) + 64;
@@ -542,7 +534,7 @@ impl<'a> Receiver<'a> {
                 ),
             ));
         }
-        if upload.counts.iter().sum::<u64>() > upload.announced_rows {
+        if upload.counts.iter().sum::<u64>() > upload.begin.rows {
             return Err(Fault::peer(
                 Code::LimitExceeded,
                 "the upload has more rows than were announced",
@@ -550,12 +542,7 @@ impl<'a> Receiver<'a> {
         }
         if !upload.ignored {
             self.uploads.push(ReceivedUpload {
-                subscription: upload.subscription,
-                given_back: upload.given_back,
-                copied: upload.copied,
-                retried: upload.retried,
-                given_up: upload.given_up,
-                forgotten_refusals: upload.forgotten_refusals,
+                begin: upload.begin,
                 tables: upload.tables,
             });
         }
