@@ -332,17 +332,27 @@ pub async fn a_script_that_fails_while_rows_are_downloaded_is_named<F: Fixture>(
         Dialect::Sqlite => "json(rep) IS NOT NULL",
         _ => "rep IN (SELECT rep FROM cust) AND 'x' = (SELECT 'x' FROM cust)",
     };
-    let cursor = format!("SELECT cust_id, name, rep FROM cust WHERE {fails_by_a_row}");
-    let world = world::<F>(vec![script("default", "cust", "download_cursor", &cursor)]).await;
-    let mut anna = TestRemote::new(&world, "anna").await;
-    world
-        .execute("INSERT INTO cust VALUES (1, 'Nora', 'anna'), (2, 'Sven', 'bela')")
-        .await;
-    let error = anna.try_download(&[]).await.unwrap_err();
-    let CentreError::Script { file, .. } = &error else {
-        panic!("{error:?}");
-    };
-    assert_eq!(file, "scripts/default/cust/download_cursor.sql");
+    let all = "SELECT cust_id, name, rep FROM cust";
+    let rows = format!("{all} WHERE {fails_by_a_row}");
+    let keys = format!("SELECT cust_id FROM cust WHERE {fails_by_a_row}");
+    for (event, scripts) in [
+        ("download_cursor", [&*rows, "--{ml_ignore}"]),
+        ("download_delete_cursor", [all, &*keys]),
+    ] {
+        let events = ["download_cursor", "download_delete_cursor"];
+        let scripts = events.iter().zip(scripts);
+        let scripts = scripts.map(|(event, sql)| script("default", "cust", event, sql));
+        let world = world::<F>(scripts.collect()).await;
+        let mut anna = TestRemote::synced(&world, "anna").await;
+        world
+            .execute("INSERT INTO cust VALUES (1, 'Nora', 'anna'), (2, 'Sven', 'bela')")
+            .await;
+        let error = anna.try_download(&[]).await.unwrap_err();
+        let CentreError::Script { file, .. } = &error else {
+            panic!("{error:?}");
+        };
+        assert_eq!(*file, format!("scripts/default/cust/{event}.sql"));
+    }
 }
 
 /// Scripts that were changed do not find what those before them have left; nor does any sync find

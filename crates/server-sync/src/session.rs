@@ -42,7 +42,7 @@ use self::opening::OpenedSync;
 use self::reply::Watch;
 use self::scripted::{SyncScripts, run_acknowledged};
 pub use self::sync_service::SyncService;
-use self::upload::{ExpectedUpload, ReceivedRows, ReceivedUpload, Receiver};
+use self::upload::{ExpectedUpload, ReceivedRows, Receiver, place_of};
 use tidewater_server_identity::registry::Registration;
 use tidewater_server_identity::sign_in::Principal;
 use tidewater_server_identity::signing::SigningKeys;
@@ -385,7 +385,7 @@ impl<'a> Sync<'a> {
         if uploads.is_empty() {
             drop(reservation);
         } else {
-            let indexes: Vec<usize> = uploads.iter().map(ReceivedUpload::subscription).collect();
+            let indexes: Vec<usize> = uploads.iter().map(|it| place_of(&it.begin)).collect();
             let context = opened.context(self.service.environment.clock.now_ms());
             let uploads = uploads.into_iter();
             let uploads = uploads.map(|upload| opened.job(upload, context.clone()));

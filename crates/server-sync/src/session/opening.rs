@@ -23,7 +23,7 @@ use tidewater_protocol::{RemoteId, UploadId};
 
 use super::hello::{ParsedHello, RefusalNews};
 use super::kept_uploads::UploadName;
-use super::upload::{BrokenUpload, ReceivedUpload};
+use super::upload::{BrokenUpload, ReceivedUpload, place_of};
 use super::{LookedUp, PendingHello, Sync};
 use tidewater_server_identity::sign_in::may_enter;
 use tidewater_server_identity::signing::{CheckpointFor, SigningKeys};
@@ -500,7 +500,7 @@ impl OpenedSync {
 
     /// What a worker needs to apply an upload.
     pub(crate) fn job(&self, upload: ReceivedUpload, context: SyncContext) -> SyncUpload {
-        let subscription = &self.subscriptions[upload.subscription()];
+        let subscription = &self.subscriptions[place_of(&upload.begin)];
         let ReceivedUpload { begin, tables } = upload;
         SyncUpload {
             context,

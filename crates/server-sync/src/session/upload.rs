@@ -45,11 +45,9 @@ pub(crate) struct ReceivedUpload {
     pub tables: Vec<UploadTable>,
 }
 
-impl ReceivedUpload {
-    /// The place of its subscription in the Hello.
-    pub(crate) fn subscription(&self) -> usize {
-        self.begin.subscription as usize
-    }
+/// The place in the Hello of the subscription of which an upload is.
+pub(crate) fn place_of(begin: &UploadBegin) -> usize {
+    begin.subscription as usize
 }
 
 /// Everything that a remote sent in one sync.
@@ -174,7 +172,7 @@ impl<'a> Receiver<'a> {
             bytes,
             checksum: checksum.finalize(),
         };
-        broken.push((upload.begin.subscription as usize, Box::new(upload_now)));
+        broken.push((place_of(&upload.begin), Box::new(upload_now)));
         broken
     }
 
@@ -212,7 +210,7 @@ impl<'a> Receiver<'a> {
         if !matches!(self.section, Section::Nothing) {
             return Err(Fault::unexpected("the beginning of an upload"));
         }
-        let index = begin.subscription as usize;
+        let index = place_of(&begin);
         let expected = self
             .expected
             .get(index)
@@ -293,7 +291,7 @@ impl<'a> Receiver<'a> {
         self.end_table()?;
         let (index, request) = match &self.section {
             Section::Nothing => return Err(Fault::unexpected("a table")),
-            Section::Upload(upload) => (upload.begin.subscription as usize, false),
+            Section::Upload(upload) => (place_of(&upload.begin), false),
             Section::Request(index) => (*index, true),
         };
         self.header_bytes += prost::Message::encoded_len(&begin) + 64;

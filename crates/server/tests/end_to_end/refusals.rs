@@ -158,10 +158,10 @@ fn what_a_user_settles_the_centre_hears<B: Backend>() {
     let mut ada = world.synced("ada");
     ada.edit(
         "INSERT INTO product VALUES (100, '', 5), (101, '', 6);
-         UPDATE product SET name = '' WHERE product_id IN (1, 2);
+         UPDATE product SET name = '' WHERE product_id IN (1, 2, 3);
          INSERT INTO customer VALUES (60, 1, 'same', 'one@x', '0.00');",
     );
-    assert_eq!(ada.sync().refused, 5);
+    assert_eq!(ada.sync().refused, 6);
     let given_up: Vec<i64> = ada
         .refused()
         .into_iter()
@@ -170,8 +170,11 @@ fn what_a_user_settles_the_centre_hears<B: Backend>() {
         .collect();
     let discarded = ada.remote.discard_refused(RowSelection::Ids(&given_up));
     assert_eq!(discarded.expect("they are there"), 2);
-    // One is corrected as an application does, and one by its number.
-    ada.edit("UPDATE product SET name = 'paper' WHERE product_id = 100");
+    // One is corrected as an application does, one is undone, and one is corrected by its number.
+    ada.edit(
+        "UPDATE product SET name = 'paper' WHERE product_id = 100;
+         UPDATE product SET name = 'cap' WHERE product_id = 3",
+    );
     let one = ada.refused().into_iter().find(|it| it.key == "[1]");
     let one = one.expect("it is refused").id;
     let error = ada.remote.edit_refused(one, r#"{"nam":"x"}"#).unwrap_err();
@@ -200,6 +203,7 @@ fn what_a_user_settles_the_centre_hears<B: Backend>() {
         "product [101] given_up ada",
         "product [1] lost ada",
         "product [2] given_up ada",
+        "product [3] given_up ada",
     ];
     both_say(&world, &mut ada, &settled);
     assert_converged(&world, &[&ada]);

@@ -15,7 +15,7 @@ use crate::engine::flight::{
 };
 use crate::engine::publication::Publication;
 use crate::engine::scope::ScopeChange;
-use crate::engine::scripts::ScriptStatement;
+use crate::engine::scripts::{CompiledScript, ScriptStatement};
 use crate::engine::sql::column::SqlColumn as _;
 use crate::engine::sql::condition_arguments::ConditionArguments;
 use crate::engine::sql::reading::{self, ChangedKeys};
@@ -505,11 +505,12 @@ impl<D: SnapshotDriver> DownloadSnapshot<D> {
         Ok(())
     }
 
-    /// Runs a query of a script, and reads the rows that it yields.
+    /// Runs a query of a script, and reads the rows that it yields. An error of the query has the
+    /// script's name.
     pub(super) async fn script(
         &mut self,
         place: TablePlace,
-        statement: &ScriptStatement,
+        (script, statement): (&CompiledScript, &ScriptStatement),
         values: &[Value],
         take: TakeRow<'_>,
     ) -> Result<()> {
@@ -517,8 +518,9 @@ impl<D: SnapshotDriver> DownloadSnapshot<D> {
         let asked = statement.with_values("running a download script", values);
         let step = FlightStep::table(asked, &mut *take);
         let acting = &self.readings[place.subscription].acting;
-        acting.run(self.driver.connection(), step).await?;
-        Ok(())
+        let ran = acting.run(self.driver.connection(), step).await;
+        ran.map(drop)
+            .map_err(|error| script.names(CentreError::from(error)))
     }
 
     /// Ends it.

@@ -158,8 +158,8 @@ impl<'a, D: SnapshotDriver> TableReading<'a, '_, D> {
             let mut take = |row: &[Datum<'_>]| output.upsert(row);
             let query = self
                 .snapshot
-                .script(self.place, statement, &values, &mut take);
-            query.await.map_err(|error| script.names(error))?;
+                .script(self.place, (script, statement), &values, &mut take);
+            query.await?;
         }
         Ok(())
     }
@@ -200,8 +200,8 @@ impl<'a, D: SnapshotDriver> TableReading<'a, '_, D> {
             };
             let query = self
                 .snapshot
-                .script(self.place, statement, &values, &mut take);
-            query.await.map_err(|error| script.names(error))?;
+                .script(self.place, (script, statement), &values, &mut take);
+            query.await?;
             timed.end(scripting, "download_delete_cursor", name);
         }
         if was_said {
@@ -231,8 +231,8 @@ impl<'a, D: SnapshotDriver> TableReading<'a, '_, D> {
             };
             let query = self
                 .snapshot
-                .script(self.place, statement, &values, &mut take);
-            query.await.map_err(|error| script.names(error))?;
+                .script(self.place, (script, statement), &values, &mut take);
+            query.await?;
             timed.end(scripting, "download_cursor", name);
         }
         Ok(())
@@ -518,11 +518,7 @@ impl<'a, D: SnapshotDriver> TableReading<'a, '_, D> {
         name: &str,
         (map, request): (&ColumnMap, &TableRequest),
     ) -> Result<()> {
-        let scripts = &scripting.scripts;
-        let (Some(by_key), Some(script)) = (
-            scripts.by_key(self.place.table),
-            scripts.of_table(self.place.table, "download_cursor"),
-        ) else {
+        let Some((script, by_key)) = scripting.scripts.by_key(self.place.table) else {
             return Ok(());
         };
         for key in keys_of(map, request)? {
@@ -534,8 +530,10 @@ impl<'a, D: SnapshotDriver> TableReading<'a, '_, D> {
                 is_given = true;
                 output.upsert(row)
             };
-            let query = self.snapshot.script(self.place, by_key, &values, &mut take);
-            query.await.map_err(|error| script.names(error))?;
+            let query = self
+                .snapshot
+                .script(self.place, (script, by_key), &values, &mut take);
+            query.await?;
             if !is_given {
                 self.output.remove(&key)?;
             }

@@ -209,9 +209,10 @@ impl Scripts {
             .is_some_and(|it| it.statements.is_empty())
     }
 
-    /// What yields the row with a key to whoever syncs, if a script gives it to him.
-    pub fn by_key(&self, table: usize) -> Option<&ScriptStatement> {
-        self.giving(table)?.by_key.as_ref()
+    /// What yields the row with a key to whoever syncs, if a script gives it to him; and that script.
+    pub fn by_key(&self, table: usize) -> Option<(&CompiledScript, &ScriptStatement)> {
+        let script = self.giving(table)?;
+        Some((script, script.by_key.as_ref()?))
     }
 
     /// Whether rows of any table are.

@@ -163,15 +163,15 @@ impl<'r, R: UploadDriver> UploadRun<'r, R> {
         }) {
             let connection = self.rows.connection();
             let upload = self.upload;
-            let of = (
-                upload.context.remote_id,
-                &*upload.publication,
-                &*upload.given_up,
-                &*upload.forgotten_refusals,
-            );
+            let of = earlier_refusals::RemoteRefusals {
+                remote_id: upload.context.remote_id,
+                publication: &upload.publication,
+                given_up: &upload.given_up,
+                forgotten: &upload.forgotten_refusals,
+            };
             let refused = earlier_refusals::find_open_parents(
                 connection,
-                of,
+                &of,
                 schema,
                 foreign_keys,
                 &uploaded,

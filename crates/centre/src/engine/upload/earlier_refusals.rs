@@ -122,26 +122,31 @@ pub(super) async fn close_answered<T: TableAdapter>(
     Ok(open)
 }
 
+/// A remote of which inserts were refused, and what it says of that itself.
+pub(super) struct RemoteRefusals<'u> {
+    pub(super) remote_id: RemoteId,
+    pub(super) publication: &'u str,
+    /// What its user has given up since.
+    pub(super) given_up: &'u [GivenUp],
+    /// What the centre may have forgotten.
+    pub(super) forgotten: &'u [ForgottenRefusal],
+}
+
 /// The rows of which the remote was told that their inserts are refused, as far as nobody has settled
 /// that, the user has not given them up, and the upload does not have them once more: by the values by
 /// which others refer to them. Those that a restored centre has forgotten the remote tells.
 pub(super) async fn find_open_parents(
     connection: &mut impl DatabaseConnection,
-    (remote_id, publication, given_up, forgotten): (
-        RemoteId,
-        &str,
-        &[GivenUp],
-        &[ForgottenRefusal],
-    ),
+    of: &RemoteRefusals<'_>,
     schema: &PublicationSchema,
     foreign_keys: &[PublishedForeignKey],
     uploaded: &[UploadedTable<'_>],
 ) -> Result<RefusedParents, CentreError> {
-    let select = sql::list_inserts_of_remote(remote_id, publication);
+    let select = sql::list_inserts_of_remote(of.remote_id, of.publication);
     let what = "looking for refused rows to which others may refer";
     let answer = connection.run_one(what, select).await?;
     let mut refused = RefusedParents::new();
-    for it in forgotten {
+    for it in of.forgotten {
         add_parent(
             schema,
             foreign_keys,
@@ -159,7 +164,7 @@ pub(super) async fn find_open_parents(
         {
             continue;
         }
-        let mut told = given_up.iter();
+        let mut told = of.given_up.iter();
         if told.any(|it| it.table == name && it.key == key && sequence <= it.sequence) {
             continue;
         }

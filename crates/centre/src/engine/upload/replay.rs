@@ -279,10 +279,15 @@ impl RefusedChange {
             map: &map,
             has_moves: false,
         }];
-        let of = (record.remote_id, &*record.publication, &[][..], &[][..]);
+        let of = earlier_refusals::RemoteRefusals {
+            remote_id: record.remote_id,
+            publication: &record.publication,
+            given_up: &[],
+            forgotten: &[],
+        };
         let refused = earlier_refusals::find_open_parents(
             rows.connection(),
-            of,
+            &of,
             schema,
             &foreign_keys,
             &uploaded,

@@ -66,8 +66,8 @@ impl World {
     }
 }
 
-fn begin() -> UploadBegin {
-    UploadBegin {
+fn begin() -> Box<UploadBegin> {
+    Box::new(UploadBegin {
         subscription: 0,
         sequence: 4,
         upload_id: UPLOAD.to_vec(),
@@ -77,7 +77,7 @@ fn begin() -> UploadBegin {
         copied: false,
         given_up: Vec::new(),
         ..UploadBegin::default()
-    }
+    })
 }
 
 fn inserts(world: &World, notes: &[String]) -> Vec<u8> {
@@ -114,7 +114,7 @@ proptest! {
         let notes: Vec<String> = lengths.iter().map(|&length| "x".repeat(length)).collect();
         let rows = inserts(&world, &notes);
         let mut receiver = world.receiver(UploadState::InSequence);
-        receiver.upload_begin(Box::new(begin())).unwrap();
+        receiver.upload_begin(begin()).unwrap();
         receiver.table_begin(world.header()).unwrap();
         for piece in rows.chunks(cut) {
             receiver.rows(piece).unwrap();
@@ -143,7 +143,7 @@ proptest! {
     ) {
         let world = World::new();
         let mut receiver = world.receiver(UploadState::InSequence);
-        receiver.upload_begin(Box::new(begin())).unwrap();
+        receiver.upload_begin(begin()).unwrap();
         receiver.table_begin(world.header()).unwrap();
         for piece in bytes.chunks(cut) {
             if receiver.rows(piece).is_err() {
@@ -160,7 +160,7 @@ fn counts_and_checksums_must_agree() {
     let rows = inserts(&world, &["a".into(), "b".into()]);
     let sent = |end: UploadEnd, sent: &[u8]| {
         let mut receiver = world.receiver(UploadState::InSequence);
-        receiver.upload_begin(Box::new(begin()))?;
+        receiver.upload_begin(begin())?;
         receiver.table_begin(world.header())?;
         receiver.rows(sent)?;
         receiver.upload_end(end)
@@ -186,31 +186,28 @@ fn everything_has_its_turn() {
         Code::UnexpectedMessage
     );
     let mut open = receiver();
-    open.upload_begin(Box::new(begin())).unwrap();
+    open.upload_begin(begin()).unwrap();
     assert_eq!(
         code(open.request_begin(RequestBegin::default())),
         Code::UnexpectedMessage
     );
     assert_eq!(code(open.finish()), Code::UnexpectedMessage);
     let mut twice = receiver();
-    twice.upload_begin(Box::new(begin())).unwrap();
+    twice.upload_begin(begin()).unwrap();
     twice.upload_end(UploadEnd::default()).unwrap();
-    assert_eq!(
-        code(twice.upload_begin(Box::new(begin()))),
-        Code::UnexpectedMessage
-    );
+    assert_eq!(code(twice.upload_begin(begin())), Code::UnexpectedMessage);
     for other in [
         UploadBegin {
             subscription: 1,
-            ..begin()
+            ..*begin()
         },
         UploadBegin {
             sequence: 5,
-            ..begin()
+            ..*begin()
         },
         UploadBegin {
             upload_id: vec![1; 16],
-            ..begin()
+            ..*begin()
         },
     ] {
         assert_eq!(
@@ -227,7 +224,7 @@ fn downloads_operations_cannot_be_uploaded() {
     let mut writer = RowsWriter::new(&shape);
     writer.row(Op::Upsert, &[Datum::Integer(1), Datum::Null]);
     let mut receiver = world.receiver(UploadState::InSequence);
-    receiver.upload_begin(Box::new(begin())).unwrap();
+    receiver.upload_begin(begin()).unwrap();
     receiver.table_begin(world.header()).unwrap();
     assert_eq!(code(receiver.rows(&writer.take())), Code::UnexpectedMessage);
 }
@@ -241,7 +238,10 @@ fn limits_are_limits() {
     let sent = |notes: &[String]| {
         let rows = inserts(&world, notes);
         let mut receiver = world.receiver(UploadState::InSequence);
-        receiver.upload_begin(Box::new(UploadBegin { rows: 3, ..begin() }))?;
+        receiver.upload_begin(Box::new(UploadBegin {
+            rows: 3,
+            ..*begin()
+        }))?;
         receiver.table_begin(world.header())?;
         rows.chunks(5_000)
             .try_for_each(|piece| receiver.rows(piece))
@@ -252,10 +252,7 @@ fn limits_are_limits() {
     assert_eq!(code(sent(&["a".repeat(30_000)])), Code::LimitExceeded);
     assert_eq!(code(sent(&["a".repeat(2_000_000)])), Code::LimitExceeded);
     let mut receiver = world.receiver(UploadState::InSequence);
-    assert_eq!(
-        code(receiver.upload_begin(Box::new(begin()))),
-        Code::LimitExceeded
-    );
+    assert_eq!(code(receiver.upload_begin(begin())), Code::LimitExceeded);
 }
 
 #[test]
@@ -265,7 +262,7 @@ fn a_row_longer_than_all_memory_is_taken_unless_another_session_is_beyond_it() {
     let rows = inserts(&world, &["x".repeat(600_000)]);
     let taken = || {
         let mut receiver = world.receiver(UploadState::InSequence);
-        receiver.upload_begin(Box::new(begin()))?;
+        receiver.upload_begin(begin())?;
         receiver.table_begin(world.header())?;
         let mut pieces = rows.chunks(64 << 10);
         pieces.try_for_each(|piece| receiver.rows(piece))?;
@@ -288,7 +285,7 @@ fn rows_go_to_a_file_while_another_session_fills_the_memory() {
     let notes: Vec<String> = (0..300).map(|_| "x".repeat(1_000)).collect();
     let rows = inserts(&world, &notes);
     let mut receiver = world.receiver(UploadState::InSequence);
-    receiver.upload_begin(Box::new(begin())).unwrap();
+    receiver.upload_begin(begin()).unwrap();
     receiver.table_begin(world.header()).unwrap();
     for piece in rows.chunks(10_000) {
         receiver.rows(piece).unwrap();
@@ -307,7 +304,7 @@ fn keys_are_asked_for_although_the_rows_of_the_same_sync_fill_the_memory() {
     let marks = std::mem::size_of::<RowMark>();
     world.budget = MemoryBudget::new((rows.len() + marks) as u64);
     let mut receiver = world.receiver(UploadState::InSequence);
-    receiver.upload_begin(Box::new(begin())).unwrap();
+    receiver.upload_begin(begin()).unwrap();
     receiver.table_begin(world.header()).unwrap();
     receiver.rows(&rows).unwrap();
     receiver.upload_end(end(1, &rows)).unwrap();
@@ -327,7 +324,7 @@ fn an_upload_that_the_server_has_is_counted_and_dropped() {
     let world = World::new();
     let rows = inserts(&world, &["a".into()]);
     let mut receiver = world.receiver(UploadState::AlreadyApplied);
-    receiver.upload_begin(Box::new(begin())).unwrap();
+    receiver.upload_begin(begin()).unwrap();
     receiver.table_begin(world.header()).unwrap();
     receiver.rows(&rows).unwrap();
     receiver.upload_end(end(1, &rows)).unwrap();
@@ -341,7 +338,7 @@ fn an_abandoned_upload_leaves_nothing_even_inside_a_row() {
     let world = World::new();
     let rows = inserts(&world, &["abc".into()]);
     let mut receiver = world.receiver(UploadState::InSequence);
-    receiver.upload_begin(Box::new(begin())).unwrap();
+    receiver.upload_begin(begin()).unwrap();
     receiver.table_begin(world.header()).unwrap();
     receiver.rows(&rows[..3]).unwrap();
     let abandoned = UploadEnd {
