@@ -23,6 +23,7 @@ pub mod calling;
 pub mod checking;
 pub mod comparing;
 pub mod declaring;
+pub mod declaring_scripts;
 pub mod deploying;
 pub mod downloading;
 pub mod evolving;
@@ -262,10 +263,10 @@ macro_rules! suite {
             scripting::conflicts_are_found_and_resolved_by_scripts,
             scripting::rows_are_downloaded_by_their_time_as_scripts_do_it,
             scripting::a_row_of_nulls_takes_all_rows_of_the_table_from_the_remote,
-            scripting::parameters_of_columns_have_their_type_where_none_follows,
-            scripting::scripts_that_cannot_be_are_named,
-            scripting::each_remote_has_the_version_that_it_asks_for,
-            scripting::who_names_no_version_gets_round_no_script,
+            declaring_scripts::parameters_of_columns_have_their_type_where_none_follows,
+            declaring_scripts::scripts_that_cannot_be_are_named,
+            declaring_scripts::each_remote_has_the_version_that_it_asks_for,
+            declaring_scripts::who_names_no_version_gets_round_no_script,
             taken_over::question_marks_stand_for_parameters_in_their_documented_order,
             taken_over::question_marks_that_stand_for_nothing_are_refused,
             taken_over::rows_go_before_deletes_and_events_stand_around_their_own_table,

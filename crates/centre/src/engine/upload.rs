@@ -90,6 +90,7 @@ mod row_meeting;
 mod row_writers;
 mod row_writing;
 mod scope_admission;
+mod script_events;
 mod script_statements;
 mod scripted;
 mod sent_before;

@@ -6,6 +6,7 @@
 mod centre;
 mod connections;
 mod contests;
+mod download_sinks;
 mod file;
 mod list;
 mod live;

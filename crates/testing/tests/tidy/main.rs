@@ -37,7 +37,7 @@ const SQL_OF_THE_ENGINE: &[(&str, usize)] = &[
     // The text that begins the DDL of an adapter's own tables.
     ("state", 1),
     // What scripts write is put into a query.
-    ("scripts::compile", 2),
+    ("scripts::statement_text", 2),
     // The operator's script is tried on rows of the application's tables, or is begun for him.
     ("scripts::trying", 8),
 ];

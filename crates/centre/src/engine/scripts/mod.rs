@@ -12,6 +12,7 @@ mod events;
 mod running;
 mod scripting;
 mod spelling;
+mod statement_text;
 mod trial;
 mod trying;
 
