@@ -293,7 +293,7 @@ fn serve(socket: &mut TcpStream, script: &Script) -> Anything<()> {
     while !requested {
         let more = peer.read(&mut |control| match control {
             Control::Hello(hello) => is_first = hello.subscriptions[0].schema_hash.is_empty(),
-            Control::UploadBegin(begin) => upload = Some(*begin),
+            Control::UploadBegin(begin) => upload = Some(begin),
             Control::UploadEnd(counts) => end = Some(counts),
             Control::DownloadRequest(_) => requested = true,
             _ => {}

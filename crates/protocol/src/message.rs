@@ -70,8 +70,8 @@ pub enum Control {
     #[prost(message, tag = "2")]
     Welcome(Welcome),
     /// Remote: an upload begins.
-    #[prost(message, boxed, tag = "3")]
-    UploadBegin(Box<UploadBegin>),
+    #[prost(message, tag = "3")]
+    UploadBegin(UploadBegin),
     /// Either: the rows that follow on this channel are of this table.
     #[prost(message, tag = "4")]
     TableBegin(TableBegin),

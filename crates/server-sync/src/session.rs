@@ -109,7 +109,9 @@ pub async fn run(
         let arrival = match arrival.take() {
             Some(arrival) => arrival,
             None => {
-                let hello = next_hello(service, channel, stay, before, acknowledges).await?;
+                // As the sync below: while one waits, nothing is held for the other.
+                let hello = next_hello(service, channel, stay, before, acknowledges);
+                let hello = Box::pin(hello).await?;
                 PendingHello::new(hello, service, channel)
             }
         };
@@ -405,7 +407,7 @@ impl<'a> Sync<'a> {
             // Before the download begins, or the remote would be told of what it did itself.
             if self.service.wakes.awaits_look(self.stay.number()) {
                 self.service.hub.tell_changed();
-                self.service.wakes.look().await;
+                Box::pin(self.service.wakes.look()).await;
             } else {
                 self.service.wakes.look_soon();
             }
@@ -680,7 +682,8 @@ impl<'a> Sync<'a> {
             .map(|(index, subscription)| (index, subscription.published.schema.name.clone()))
             .collect();
         if wanted.upload_only && stored.is_empty() {
-            return reply::send_results(self, opened, applied.results, true).await;
+            let sent = reply::send_results(self, opened, applied.results, true);
+            return Box::pin(sent).await;
         }
         // Until the download is sent.
         let mut memory = self.service.budget.empty();

@@ -283,7 +283,7 @@ impl SentMessages {
     /// The beginning of the first upload.
     pub fn upload(&self) -> UploadBegin {
         let begin = self.controls().find_map(|control| match control {
-            Control::UploadBegin(begin) => Some((**begin).clone()),
+            Control::UploadBegin(begin) => Some(begin.clone()),
             _ => None,
         });
         begin.expect("an upload was sent")

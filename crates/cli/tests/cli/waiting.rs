@@ -21,7 +21,7 @@ const CONNECTIONS: usize = 5_000;
 
 /// What each may cost: some more than what docs/performance.md says, because compilers and
 /// allocators differ.
-const MOST_BYTES: u64 = 18 << 10;
+const MOST_BYTES: u64 = 17 << 10;
 
 /// Those that are not counted: the server makes its own buffers when they come.
 const WARM: usize = 200;

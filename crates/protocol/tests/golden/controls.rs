@@ -101,14 +101,14 @@ pub(super) fn controls() -> Vec<(&'static str, Control)> {
         ),
         (
             "upload-begin",
-            Control::UploadBegin(Box::new(UploadBegin {
+            Control::UploadBegin(UploadBegin {
                 subscription: 1,
                 sequence: 7,
                 upload_id: vec![2; 16],
                 rows: 1000,
                 bytes: 92_000,
                 ..Default::default()
-            })),
+            }),
         ),
         (
             "table-begin",
@@ -411,7 +411,7 @@ pub(super) fn controls_at_odds() -> Vec<(&'static str, Control)> {
         ),
         (
             "upload-begin-given-up",
-            Control::UploadBegin(Box::new(UploadBegin {
+            Control::UploadBegin(UploadBegin {
                 sequence: 7,
                 upload_id: vec![2; 16],
                 given_up: vec![GivenUp {
@@ -420,20 +420,20 @@ pub(super) fn controls_at_odds() -> Vec<(&'static str, Control)> {
                     sequence: 5,
                 }],
                 ..Default::default()
-            })),
+            }),
         ),
         (
             "upload-begin-retried",
-            Control::UploadBegin(Box::new(UploadBegin {
+            Control::UploadBegin(UploadBegin {
                 sequence: 7,
                 upload_id: vec![2; 16],
                 retried: vec![3, 700],
                 ..Default::default()
-            })),
+            }),
         ),
         (
             "upload-begin-forgotten",
-            Control::UploadBegin(Box::new(UploadBegin {
+            Control::UploadBegin(UploadBegin {
                 sequence: 7,
                 upload_id: vec![2; 16],
                 forgotten_refusals: vec![ForgottenRefusal {
@@ -442,16 +442,16 @@ pub(super) fn controls_at_odds() -> Vec<(&'static str, Control)> {
                     values: r#"{"id":13}"#.into(),
                 }],
                 ..Default::default()
-            })),
+            }),
         ),
         (
             "upload-begin-behind",
-            Control::UploadBegin(Box::new(UploadBegin {
+            Control::UploadBegin(UploadBegin {
                 sequence: 7,
                 upload_id: vec![2; 16],
                 behind_bytes: 70_000,
                 ..Default::default()
-            })),
+            }),
         ),
         (
             "welcome-received",
@@ -488,7 +488,7 @@ pub(super) fn controls_at_odds() -> Vec<(&'static str, Control)> {
         ),
         (
             "upload-begin-given-back",
-            Control::UploadBegin(Box::new(UploadBegin {
+            Control::UploadBegin(UploadBegin {
                 sequence: 7,
                 upload_id: vec![2; 16],
                 rows: 1,
@@ -496,7 +496,7 @@ pub(super) fn controls_at_odds() -> Vec<(&'static str, Control)> {
                 given_back: true,
                 copied: false,
                 ..Default::default()
-            })),
+            }),
         ),
         (
             "table-begin-ranges",

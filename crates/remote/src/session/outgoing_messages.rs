@@ -370,7 +370,7 @@ impl OutgoingMessages {
                 }
             }
         }
-        self.push_control(Control::UploadBegin(Box::new(UploadBegin {
+        self.push_control(Control::UploadBegin(UploadBegin {
             subscription: index as u32,
             sequence: subscription.sequence + 1,
             upload_id: subscription.taken.map(|id| id.to_vec()).unwrap_or_default(),
@@ -382,7 +382,7 @@ impl OutgoingMessages {
             behind_bytes,
             retried,
             forgotten_refusals: database.forgotten_refusals(subscription)?,
-        })));
+        }));
         if let Some((begin, rows)) = rest {
             // Also if its next rows come with the next piece.
             self.push_control(Control::TableBegin(begin));
@@ -520,13 +520,13 @@ fn given_begin(
         Some(Frame::Control {
             control: Some(Control::UploadBegin(begin)),
             ..
-        }) => Ok(Control::UploadBegin(Box::new(UploadBegin {
+        }) => Ok(Control::UploadBegin(UploadBegin {
             subscription: index as u32,
             sequence: subscription.sequence + 1,
             given_back: true,
             forgotten_refusals,
-            ..*begin
-        }))),
+            ..begin
+        })),
         _ => Err(SyncError::Defect {
             what: "a kept upload does not begin with its beginning",
         }),

@@ -197,7 +197,7 @@ pub(crate) async fn send_all(
             SpoolItem::Table(begin) => sync.channel.send(Control::TableBegin(begin))?,
             SpoolItem::Rows(rows) => {
                 checksum.update(&rows);
-                send_rows(sync, rows).await?;
+                Box::pin(send_rows(sync, rows)).await?;
             }
             SpoolItem::Mark(mark, rows) => {
                 sync.channel.send(Control::DownloadMark(DownloadMark {

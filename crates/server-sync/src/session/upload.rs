@@ -206,7 +206,7 @@ impl<'a> Receiver<'a> {
     }
 
     /// An upload begins.
-    pub(crate) fn upload_begin(&mut self, begin: Box<UploadBegin>) -> Result<(), Fault> {
+    pub(crate) fn upload_begin(&mut self, begin: UploadBegin) -> Result<(), Fault> {
         if !matches!(self.section, Section::Nothing) {
             return Err(Fault::unexpected("the beginning of an upload"));
         }
@@ -252,7 +252,7 @@ impl<'a> Receiver<'a> {
         self.seen[index] = true;
         let behind_bytes = begin.behind_bytes;
         let mut upload = OpenUpload {
-            begin,
+            begin: Box::new(begin),
             ignored,
             tables: Vec::new(),
             counts: [0; 3],

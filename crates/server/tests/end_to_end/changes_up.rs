@@ -258,7 +258,7 @@ fn uploaded(journey: &Journey) -> Option<(UploadBegin, Vec<u8>)> {
             Ok(Some(Frame::Control {
                 control: Some(Control::UploadBegin(it)),
                 ..
-            })) => begin = Some(*it),
+            })) => begin = Some(it),
             _ => {}
         }
     }

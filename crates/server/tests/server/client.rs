@@ -268,7 +268,7 @@ impl Client {
     }
 
     pub(crate) fn put_upload_begin(&mut self, sequence: u64, id: u8, rows: &[u8], count: u64) {
-        self.put(Control::UploadBegin(Box::new(UploadBegin {
+        self.put(Control::UploadBegin(UploadBegin {
             subscription: 0,
             sequence,
             upload_id: vec![id; 16],
@@ -278,7 +278,7 @@ impl Client {
             copied: false,
             given_up: Vec::new(),
             ..UploadBegin::default()
-        })));
+        }));
         let begin = TableBegin::for_table(&schema().tables[0]);
         self.put(Control::TableBegin(begin));
     }

@@ -48,7 +48,7 @@ pub(super) fn without(upload: &[u8], refused: &RefusedKeys) -> Result<Vec<u8>, R
         bytes: kept.len() as u64,
         ..begin
     };
-    put(&mut frames, Control::UploadBegin(Box::new(begin)))?;
+    put(&mut frames, Control::UploadBegin(begin))?;
     frames.extend_from_slice(&kept);
     put(&mut frames, Control::UploadEnd(end))?;
     Ok(frames.to_vec())
@@ -104,7 +104,7 @@ fn each_part(
             visit(UploadPart::Table(begin, rows))?;
         }
         match control {
-            Some(Control::UploadBegin(begin)) => visit(UploadPart::Begin(*begin))?,
+            Some(Control::UploadBegin(begin)) => visit(UploadPart::Begin(begin))?,
             Some(Control::TableBegin(begin)) => table = Some((begin, Vec::new())),
             _ => {}
         }

@@ -173,7 +173,7 @@ fn whole(
         retried,
         forgotten_refusals: Vec::new(),
     };
-    put(&mut frames, Control::UploadBegin(Box::new(begin)))?;
+    put(&mut frames, Control::UploadBegin(begin))?;
     frames.extend_from_slice(body);
     put(&mut frames, Control::UploadEnd(end))?;
     Ok(CopiedUpload::Whole(frames.into()))

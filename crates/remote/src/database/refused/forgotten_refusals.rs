@@ -9,12 +9,10 @@ use rusqlite::{Connection, params};
 use tidewater_protocol::message::{ForgottenRefusal, MAX_FORGOTTEN_REFUSALS};
 use tidewater_protocol::{Code, PublicationSchema};
 
+use super::settled_changes::MOST_BYTES;
 use crate::database::row_values::kept_values;
 use crate::database::{RemoteDatabase, SubscriptionState};
 use crate::error::{ErrorContext, RemoteError};
-
-/// So many bytes of keys and values are told with one upload, and no more.
-const MOST_BYTES: usize = 1 << 20;
 
 impl RemoteDatabase {
     /// What an upload tells of refused inserts that the centre may have forgotten, the newest first.
@@ -67,10 +65,12 @@ fn read(
             continue;
         }
         let values = serde_json::Value::Object(values).to_string();
-        bytes += key.len() + values.len();
-        if bytes > MOST_BYTES {
-            break;
+        let size = table.len() + key.len() + values.len() + 20;
+        // One that takes too much room does not keep others from being told.
+        if bytes + size > MOST_BYTES {
+            continue;
         }
+        bytes += size;
         told.push(ForgottenRefusal { table, key, values });
     }
     Ok(told)

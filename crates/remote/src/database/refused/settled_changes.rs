@@ -23,8 +23,9 @@ use crate::error::{ErrorContext, RemoteError};
 /// So many are kept in a file, the newest ones.
 const MOST_KEPT: u64 = 10_000;
 
-/// So many bytes of keys and names go with one upload.
-const MOST_BYTES: usize = 200 << 10;
+/// So many bytes of keys and names go with one upload: all that its beginning says has to fit into
+/// one frame.
+pub(super) const MOST_BYTES: usize = 200 << 10;
 
 /// The generation of what the centre is to be told with the next upload.
 const UNTOLD: i64 = 0;

@@ -381,3 +381,28 @@ fn a_refused_insert_of_which_only_the_values_are_left_is_told_to_a_centre_that_f
         assert_eq!(told(&remote), []);
     }
 }
+
+/// What the beginning of an upload says has to fit into a frame: the centre would never hear of any
+/// otherwise, nor of the upload.
+#[test]
+fn a_forgotten_refusal_with_a_long_key_keeps_no_others_from_being_told() {
+    let mut remote = with_items_of(family());
+    remote.run("INSERT INTO item VALUES (8, 'mine', 1), (9, 'mine', 1)");
+    remote.acknowledge(|_| {});
+    super::kept::restored(&mut remote);
+    remote.acknowledge(|server| {
+        server.table("item", |rows| {
+            let key_in_use = Code::RowKeyInUse.number();
+            for id in [8, 9] {
+                rows.refused(&[Datum::Integer(id)], Op::Insert, key_in_use, "in use");
+            }
+        });
+    });
+    become_another(&mut remote);
+    remote.run(
+        "UPDATE tidewater_refused SET key = key || printf('%.300000c', ' ') WHERE key = '[9]'",
+    );
+    let told = remote.database().forgotten_refusals(&remote.state());
+    let told = told.unwrap().into_iter();
+    assert_eq!(told.map(|it| it.key).collect::<Vec<_>>(), ["[8]"]);
+}

@@ -52,7 +52,7 @@ impl Request {
                 Frame::Message { .. } => panic!("a sync has no messages"),
                 Frame::Control { control, .. } => match control.as_ref().unwrap() {
                     Control::Hello(hello) => request.hello = Some(hello.subscriptions[0].clone()),
-                    Control::UploadBegin(begin) => request.upload = Some((**begin).clone()),
+                    Control::UploadBegin(begin) => request.upload = Some(begin.clone()),
                     Control::UploadEnd(end) => {
                         assert_eq!(end.checksum, crc32fast::hash(&request.uploaded));
                     }

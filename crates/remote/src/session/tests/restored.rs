@@ -82,7 +82,7 @@ impl Request {
                 Control::Hello(hello) => {
                     request.hello = Some(hello.subscriptions[0].clone());
                 }
-                Control::UploadBegin(begin) => request.upload = Some((**begin).clone()),
+                Control::UploadBegin(begin) => request.upload = Some(begin.clone()),
                 Control::UploadEnd(end) => {
                     assert_eq!(end.checksum, crc32fast::hash(&request.uploaded));
                 }

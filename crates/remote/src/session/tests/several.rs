@@ -105,7 +105,7 @@ fn kept(remote: &Remote) -> Vec<(i64, bool)> {
 
 fn uploads(sent: &SentMessages) -> Vec<UploadBegin> {
     let begins = sent.controls().filter_map(|control| match control {
-        Control::UploadBegin(begin) => Some((**begin).clone()),
+        Control::UploadBegin(begin) => Some(begin.clone()),
         _ => None,
     });
     begins.collect()

@@ -66,8 +66,8 @@ impl World {
     }
 }
 
-fn begin() -> Box<UploadBegin> {
-    Box::new(UploadBegin {
+fn begin() -> UploadBegin {
+    UploadBegin {
         subscription: 0,
         sequence: 4,
         upload_id: UPLOAD.to_vec(),
@@ -77,7 +77,7 @@ fn begin() -> Box<UploadBegin> {
         copied: false,
         given_up: Vec::new(),
         ..UploadBegin::default()
-    })
+    }
 }
 
 fn inserts(world: &World, notes: &[String]) -> Vec<u8> {
@@ -199,19 +199,19 @@ fn everything_has_its_turn() {
     for other in [
         UploadBegin {
             subscription: 1,
-            ..*begin()
+            ..begin()
         },
         UploadBegin {
             sequence: 5,
-            ..*begin()
+            ..begin()
         },
         UploadBegin {
             upload_id: vec![1; 16],
-            ..*begin()
+            ..begin()
         },
     ] {
         assert_eq!(
-            code(receiver().upload_begin(Box::new(other))),
+            code(receiver().upload_begin(other)),
             Code::UnexpectedMessage
         );
     }
@@ -238,10 +238,7 @@ fn limits_are_limits() {
     let sent = |notes: &[String]| {
         let rows = inserts(&world, notes);
         let mut receiver = world.receiver(UploadState::InSequence);
-        receiver.upload_begin(Box::new(UploadBegin {
-            rows: 3,
-            ..*begin()
-        }))?;
+        receiver.upload_begin(UploadBegin { rows: 3, ..begin() })?;
         receiver.table_begin(world.header())?;
         rows.chunks(5_000)
             .try_for_each(|piece| receiver.rows(piece))
