@@ -519,8 +519,7 @@ impl<D: SnapshotDriver> DownloadSnapshot<D> {
         let step = FlightStep::table(asked, &mut *take);
         let acting = &self.readings[place.subscription].acting;
         let ran = acting.run(self.driver.connection(), step).await;
-        ran.map(drop)
-            .map_err(|error| script.names(CentreError::from(error)))
+        ran.map(drop).map_err(|error| script.names(error))
     }
 
     /// Ends it.
