@@ -9,7 +9,7 @@ use rusqlite::{Connection, params};
 use tidewater_protocol::message::{ForgottenRefusal, MAX_FORGOTTEN_REFUSALS};
 use tidewater_protocol::{Code, PublicationSchema};
 
-use super::settled_changes::MOST_BYTES;
+use super::settled_changes::{MOST_BYTES, told_size};
 use crate::database::row_values::kept_values;
 use crate::database::{RemoteDatabase, SubscriptionState};
 use crate::error::{ErrorContext, RemoteError};
@@ -65,10 +65,13 @@ fn read(
             continue;
         }
         let values = serde_json::Value::Object(values).to_string();
-        let size = table.len() + key.len() + values.len() + 20;
-        // One that takes too much room does not keep others from being told.
-        if bytes + size > MOST_BYTES {
+        let size = told_size(&[&table, &key, &values]);
+        // One that no message has room for does not keep others from being told.
+        if size > MOST_BYTES {
             continue;
+        }
+        if bytes + size > MOST_BYTES {
+            break;
         }
         bytes += size;
         told.push(ForgottenRefusal { table, key, values });

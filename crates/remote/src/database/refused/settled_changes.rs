@@ -27,6 +27,12 @@ const MOST_KEPT: u64 = 10_000;
 /// one frame.
 pub(super) const MOST_BYTES: usize = 200 << 10;
 
+/// About how many bytes texts take in a message, with what stands around them.
+pub(super) fn told_size(texts: &[&str]) -> usize {
+    const AROUND: usize = 20;
+    texts.iter().map(|it| it.len()).sum::<usize>() + AROUND
+}
+
 /// The generation of what the centre is to be told with the next upload.
 const UNTOLD: i64 = 0;
 
@@ -219,7 +225,7 @@ pub(crate) fn take(
     let parameters = params![publication, UNTOLD, MAX_GIVEN_UP as i64];
     let found = statement.query_map(parameters, |row| {
         let (table, key): (String, String) = (row.get(1)?, row.get(2)?);
-        Ok((row.get(0)?, table.len() + key.len() + 20))
+        Ok((row.get(0)?, told_size(&[&table, &key])))
     })?;
     let mut bytes = 0;
     for found in found.collect::<rusqlite::Result<Vec<(i64, usize)>>>()? {
